@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from planner.errors import InputError, Problem
+from planner.errors import VALUE_WIDTH, InputError, Problem
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -48,8 +48,8 @@ def load_accelerator(name_or_path: str) -> Accelerator:
     ----------
     name_or_path
         A catalogue name in any case, or the path of a file: something with a path separator, ending in
-        ``.json``, or existing. A file with ``"extends": NAME_OR_PATH`` (a path relative to that file) gives only
-        what differs from another accelerator.
+        ``.json``, or existing. A file with ``"extends": NAME_OR_PATH`` (a path relative to that file) gives
+        only what differs from another accelerator.
 
     Raises
     ------
@@ -80,7 +80,8 @@ class _Place:
         """The place for messages: the end of a long path, where the file's name is."""
         text = self.name if self.path is None else str(self.path)
         text = text if text.isprintable() else ascii(text)
-        return text if len(text) <= 80 else "..." + text[-77:]
+        room = VALUE_WIDTH - 2
+        return text if len(text) <= room else "..." + text[3 - room :]
 
 
 def _find(wanted: str, beside: Path | None, field: str) -> _Place:
@@ -112,17 +113,9 @@ def _gather(place: _Place) -> dict[str, Any]:
     seen: set[object] = set()
     while True:
         key = place.name if place.path is None else Path(os.path.realpath(place.path))
-        if key in seen:
-            path = " -> ".join(p.label for p, _ in chain)
-            raise InputError.of(
-                f"{chain[-1][0].label}: extends", place.label, f"the files form a cycle: {path}"
-            )
-        if len(chain) > DEEPEST_CHAIN:
-            raise InputError.of(
-                f"{chain[-1][0].label}: extends",
-                place.label,
-                f"more than {DEEPEST_CHAIN} files extend each other",
-            )
+        if key in seen or len(chain) > DEEPEST_CHAIN:
+            rule = "the files extend each other" if key in seen else f"more than {DEEPEST_CHAIN} in a row"
+            raise InputError.of(f"{chain[-1][0].label}: extends", place.label, rule)
         seen.add(key)
         data = _parse(_read(place), place)
         chain.append((place, data))
@@ -140,15 +133,16 @@ def _gather(place: _Place) -> dict[str, Any]:
 
 def _extend(base: dict[str, Any], data: dict[str, Any], place: _Place) -> dict[str, Any]:
     """`base` changed by `data`; notes on a field that `data` gives anew do not outlive its old value."""
+    from planner.hardware import constant_fields
+
     merged = base | data
     if "name" not in data:
         merged["name"] = place.name
         if "title" not in data and isinstance(base.get("title"), str):
-            merged["title"] = f"{base['title']} (changed)"
+            merged["title"] = f"{base['title'].removesuffix(' (changed)')[:90]} (changed)"
     new = set(data) - {"sources", "estimates"}
-    notes = {
-        (kind, own): side.get(kind, {}) for kind in _NOTES for own, side in ((False, base), (True, data))
-    }
+    sides = ((False, base), (True, data))
+    notes = {(kind, own): side.get(kind, {}) for kind in _NOTES for own, side in sides}
     if not all(isinstance(note, dict) for note in notes.values()):
         return merged
     for kind in _NOTES:
@@ -158,7 +152,7 @@ def _extend(base: dict[str, Any], data: dict[str, Any], place: _Place) -> dict[s
     sources = merged["sources"]
     source = notes["sources", True].get("*", f"stated in {place.label}")
     noted = {_field(key) for kind in _NOTES for key in notes[kind, True]}
-    sources |= {field: source for field in sorted(new - noted - _LABELS)}
+    sources |= dict.fromkeys(sorted(new & set(constant_fields()) - noted - _LABELS), source)
     return merged
 
 
@@ -188,9 +182,7 @@ def _read(place: _Place) -> bytes:
             if not stat.S_ISREG(status.st_mode):
                 refuse("is not a regular file")
             if status.st_size > LARGEST_FILE:
-                refuse(
-                    f"has {status.st_size} bytes, more than the {LARGEST_FILE} of the largest accepted file"
-                )
+                refuse(f"has {status.st_size} bytes, more than the {LARGEST_FILE} accepted")
             content = b""
             # Some files of /proc say they have no size.
             while block := os.read(handle, LARGEST_FILE + 1 - len(content)):
@@ -204,7 +196,7 @@ def _read(place: _Place) -> bytes:
             raise
         refuse(f"cannot be read: {getattr(error, 'strerror', None) or error}")
     if len(content) > LARGEST_FILE:
-        refuse(f"has more than the {LARGEST_FILE} bytes of the largest accepted file")
+        refuse(f"has more than the {LARGEST_FILE} bytes accepted")
     return content
 
 
@@ -283,9 +275,7 @@ def _explain(error: ValidationError, label: str) -> InputError:
     problems: list[Problem] = []
     for item, problem in zip(items, InputError.from_validation(error, label).problems, strict=True):
         if len(problems) == PROBLEMS_SHOWN:
-            problems.append(
-                Problem(label, len(items), f"problems in all; the first {PROBLEMS_SHOWN} are listed")
-            )
+            problems.append(Problem(label, len(items), f"problems; the first {PROBLEMS_SHOWN} are listed"))
             break
         rule = problem.rule
         if item["type"] == "extra_forbidden":

@@ -87,12 +87,12 @@ class NetworkLevel(_Constants):
     size: int | None = Field(
         ge=2,
         le=LARGEST_LEVEL,
-        description="Members of one group of this level [count]: accelerators at the innermost level, groups of "
-        "the level inside otherwise. null on the outermost level, which has no fixed size, and only there.",
+        description="Members of one group of this level [count]: accelerators at the innermost level, groups "
+        "of the level inside otherwise. null on the outermost level, and only there: it has no fixed size.",
     )
     bandwidth: Bandwidth = Field(
-        description='One-way bandwidth per accelerator [B/s], > 0; the string "inf" for an unlimited network. '
-        "Half of a bidirectional data-sheet figure."
+        description='One-way bandwidth per accelerator [B/s], > 0; the string "inf" for an unlimited '
+        "network. Half of a bidirectional data-sheet figure."
     )
     latency: Seconds = Field(description="Latency per step of a collective or a transfer [s], >= 0.")
 
@@ -116,13 +116,13 @@ class Accelerator(_Constants):
         ge=1, le=10**9, description="Units (SMs; CUs on AMD, MXUs on a TPU) of one accelerator [count]."
     )
     flop_per_clock_per_unit: Rate = Field(
-        description="Dense FLOP per clock and unit in the working precision [FLOP/clock]; a multiply-add is 2. "
-        "H100: 32 per thread * 128 threads = 4096."
+        description="Dense FLOP per clock and unit in the working precision [FLOP/clock]; a multiply-add is "
+        "2. H100: 32 per thread * 128 threads = 4096."
     )
     max_clock: Rate = Field(description="Clock at which the data-sheet peak holds [Hz].")
     sustained_share: Share = Field(
-        description="Share of the peak that large matmuls sustain under the power limit, in (0, 1]; it scales "
-        "the clock."
+        description="Share of the peak that large matmuls sustain under the power limit, in (0, 1]; it "
+        "scales the clock."
     )
     memory_capacity: Capacity = Field(description="Off-chip memory (HBM) [B].")
     memory_bandwidth: Rate = Field(description="Off-chip memory (HBM) bandwidth [B/s].")

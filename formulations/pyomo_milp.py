@@ -1,0 +1,376 @@
+"""The disaggregated-table MILP as a readable Pyomo model, solved by HiGHS.
+
+One binary `pick[axis, choice]` per choice. Tables over one view are linear in them; tables over several views are
+linear in columns `entry[...]` whose marginals are the binaries. A maximum is a variable above its terms, a product
+a copy of its term per distinct value of its factor. Once the binaries are whole, everything else has its true value
+or, where that is only bounded from below, may be lowered to it: the model is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product as combinations
+from typing import Any
+
+import highspy
+import numpy as np
+import pyomo.environ as pyo
+import pyomo.version
+from numpy.typing import NDArray
+from pyomo.contrib.solver.common.factory import SolverFactory
+from pyomo.contrib.solver.common.results import TerminationCondition
+from pyomo.core.expr.numeric_expr import LinearExpression
+
+from formulations.base import Clock, Options, Solution, Termination
+from formulations.quiet import quiet
+from planner.program import Expression, Max, Product, Program, Sum, Table, View
+
+#: HiGHS' own tolerances (a tenth of the default gap would be its smallest).
+TOLERANCE = 1e-9
+#: Shares of the gap that HiGHS may leave open, and by which its bound is lowered for its rounding.
+OPEN, SAFETY = 0.5, 0.25
+
+
+class ForbiddenError(Exception):
+    """The program is infeasible on its face: an axis without choices, a table without entries."""
+
+
+class Model:
+    """The Pyomo model of a program.
+
+    Parts of `pyomo`: sets `axes` and `choices`; variable `pick`; constraints `one_choice`, `equations`, `bounds`,
+    `excluded`; one block per group of tables in `columns`, per maximum in `maxima`, per product in `products`.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.alive = program.all_alive()
+        for table in program.tables():
+            if len(table.views) == 1:
+                self.alive[table.views[0].axis] &= np.isfinite(table.values)[table.views[0].codes]
+            elif not table.views and not np.isfinite(table.values):
+                raise ForbiddenError(f"{table.name} is never allowed")
+        self._numbers: dict[Any, int] = {}
+        self._done: dict[int, Any] = {}
+        self._caps: dict[int, float] = defaultdict(lambda: math.inf)
+        self.pyomo = m = pyo.ConcreteModel(name=program.name)
+        self._choose()
+        self._columns()
+        for bound in program.bounds:
+            self._cap(bound.expression, bound.upper + bound.tolerance)
+        m.maxima = pyo.Block(pyo.Any)
+        m.products = pyo.Block(pyo.Any)
+        m.bounds = pyo.ConstraintList()
+        for bound in program.bounds:
+            if bound.expression.limits(self.alive)[1] > bound.upper:
+                m.bounds.add(pyo.inequality(body=self.linear(bound.expression), upper=bound.upper + bound.tolerance))
+        m.cost = pyo.Objective(expr=self.linear(program.objective))
+        m.excluded = pyo.ConstraintList()
+
+    def _choose(self) -> None:
+        """Exactly one choice on each axis, and the equations between them."""
+        m, program = self.pyomo, self.program
+        alive = {a.name: [int(i) for i in np.flatnonzero(self.alive[a.name])] for a in program.axes}
+        empty = [name for name, choices in alive.items() if not choices]
+        if empty:
+            raise ForbiddenError(f"every choice of {empty[0]} is forbidden")
+        m.axes = pyo.Set(initialize=list(alive))
+        m.choices = pyo.Set(dimen=2, initialize=[(a, i) for a, choices in alive.items() for i in choices])
+        m.pick = pyo.Var(m.choices, domain=pyo.Binary)
+
+        @m.Constraint(m.axes)
+        def one_choice(m: Any, axis: str) -> Any:
+            return sum(m.pick[axis, i] for i in alive[axis]) == 1
+
+        m.equations = pyo.ConstraintList()
+        for equation in program.equations:
+            for k, rhs in enumerate(equation.rhs):
+                terms = [
+                    (int(values[i, k]), m.pick[axis, i])
+                    for axis, values in equation.terms.items()
+                    for i in alive[axis]
+                    if values[i, k]
+                ]
+                if terms:
+                    m.equations.add(_linear(terms) == int(rhs))
+                elif rhs:
+                    raise ForbiddenError(f"{equation.name} cannot hold")
+
+    def _columns(self) -> None:
+        """One column per entry that is finite in all tables over the same views; its marginals are the picks."""
+        m = self.pyomo
+        groups: dict[Any, list[Table]] = defaultdict(list)
+        for table in self.program.tables():
+            if len(table.views) > 1:
+                groups[table.key].append(table)
+        m.columns = pyo.Block(pyo.RangeSet(len(groups)))
+        self.entries: dict[Any, tuple[Any, NDArray[np.bool_]]] = {}
+        for number, (key, tables) in enumerate(groups.items(), start=1):
+            views = tables[0].views
+            picks = [self.members(v) for v in views]
+            allowed = np.all([np.isfinite(t.values) for t in tables], axis=0)
+            possible = np.zeros_like(allowed)
+            possible[np.ix_(*([bool(p) for p in classes] for classes in picks))] = True
+            allowed &= possible
+            block = m.columns[number]
+            block.entries = pyo.Set(dimen=len(views), initialize=[tuple(map(int, k)) for k in np.argwhere(allowed)])
+            block.entry = pyo.Var(block.entries, bounds=(0, 1))
+            block.marginals = pyo.ConstraintList()
+            by_class: dict[tuple[int, int], list[Any]] = defaultdict(list)
+            for entry in block.entries:
+                for position, kind in enumerate(entry):
+                    by_class[position, kind].append(block.entry[entry])
+            for position, view in enumerate(views):
+                for kind in range(view.classes):
+                    if picks[position][kind]:
+                        block.marginals.add(
+                            _linear(
+                                [(1.0, x) for x in by_class[position, kind]]
+                                + [(-1.0, x) for x in picks[position][kind]]
+                            )
+                            == 0
+                        )
+            self.entries[key] = block.entry, allowed
+
+    def members(self, view: View) -> list[list[Any]]:
+        """The binaries of each class of a view."""
+        out: list[list[Any]] = [[] for _ in range(view.classes)]
+        for i in np.flatnonzero(self.alive[view.axis]):
+            out[view.codes[i]].append(self.pyomo.pick[view.axis, int(i)])
+        return out
+
+    def cells(self, table: Table) -> Iterator[tuple[float, list[Any]]]:
+        """Values of a table of at least one view, and the variables of which one is 1 where they are taken."""
+        if len(table.views) == 1:
+            for value, picks in zip(table.values, self.members(table.views[0]), strict=True):
+                if picks:
+                    yield float(value), picks
+        else:
+            entry, allowed = self.entries[table.key]
+            for index in np.argwhere(allowed):
+                place = tuple(map(int, index))
+                yield float(table.values[place]), [entry[place]]
+
+    def number(self, e: Expression) -> int:
+        """A number equal for expressions that are written alike."""
+        match e:
+            case Table():
+                key: tuple[Any, ...] = ("table", e.key, e.values.tobytes())
+            case Sum() | Max():
+                key = (type(e), *map(self.number, e.terms))
+            case Product():
+                key = (Product, self.number(e.factor), self.number(e.term))
+            case _:
+                raise TypeError(f"unknown expression {type(e).__name__}")
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _cap(self, e: Expression, upper: float) -> None:
+        """Note that `e` is at most `upper`, and what follows for its parts."""
+        number = self.number(e)
+        self._caps[number] = min(self._caps[number], upper)
+        match e:
+            case Sum():
+                lows = [t.limits(self.alive)[0] for t in e.terms]
+                if math.isfinite(sum(lows)):
+                    for term, low in zip(e.terms, lows, strict=True):
+                        self._cap(term, upper - (sum(lows) - low))
+            case Max():
+                for term in e.terms:
+                    self._cap(term, upper)
+            case Product():
+                low = e.factor.limits(self.alive)[0]
+                if 0 < low < math.inf:
+                    self._cap(e.term, upper / low)
+
+    def linear(self, e: Expression) -> Any:
+        """A linear expression that can be lowered to the value of `e`, and no further."""
+        number = self.number(e)
+        if number not in self._done:
+            match e:
+                case Table():
+                    self._done[number] = self._table(e)
+                case Sum():
+                    self._done[number] = sum(self.linear(t) for t in e.terms)
+                case Max():
+                    self._done[number] = self._maximum(number, e)
+                case Product():
+                    self._done[number] = self._product(number, e)
+        return self._done[number]
+
+    def _table(self, e: Table) -> Any:
+        if not e.views:
+            return float(e.values)
+        return _linear([(value, x) for value, columns in self.cells(e) for x in columns])
+
+    def _maximum(self, number: int, e: Max) -> Any:
+        if len(e.terms) == 1:
+            return self.linear(e.terms[0])
+        block = self.pyomo.maxima[number]
+        low, high = _finite(e, self.alive)
+        block.value = pyo.Var(bounds=(low, high))
+        block.above = pyo.ConstraintList()
+        for term in e.terms:
+            if term.limits(self.alive)[1] > low:
+                block.above.add(block.value >= self.linear(term))
+        return block.value
+
+    def _product(self, number: int, e: Product) -> Any:
+        """sum_j b_j part_j, where part_j is the whole term if the factor is b_j, else 0."""
+        low, high = _finite(e.term, self.alive)
+        if not e.factor.views:
+            return float(e.factor.values) * self.linear(e.term)
+        if low == high:
+            return low * self._table(e.factor)
+        chosen: dict[float, list[Any]] = defaultdict(list)
+        for factor, columns in self.cells(e.factor):
+            chosen[factor] += columns
+        high = min(high, self._caps[self.number(e.term)])
+        cap = self._caps[number]
+        block = self.pyomo.products[number]
+        block.factors = pyo.Set(initialize=sorted(chosen))
+        block.part = pyo.Var(block.factors, bounds=(0, max(high, 0.0)))
+        block.least = pyo.ConstraintList()
+        block.most = pyo.ConstraintList()
+        for b in block.factors:
+            if low > 0:
+                block.least.add(_linear([(1.0, block.part[b])] + [(-low, x) for x in chosen[b]]) >= 0)
+            here = min(high, cap / b) if b > 0 else high
+            block.most.add(_linear([(1.0, block.part[b])] + [(-here, x) for x in chosen[b]]) <= 0)
+        block.whole = pyo.Constraint(expr=sum(block.part[b] for b in block.factors) == self.linear(e.term))
+        return _linear([(b, block.part[b]) for b in block.factors])
+
+    def exclude(self, assignment: tuple[int, ...]) -> None:
+        """Forbid one assignment."""
+        picks = [self.pyomo.pick[a.name, i] for a, i in zip(self.program.axes, assignment, strict=True)]
+        self.pyomo.excluded.add(sum(picks) <= len(picks) - 1)
+
+
+def _linear(terms: list[tuple[float, Any]]) -> Any:
+    return LinearExpression([pyo.expr.MonomialTermExpression((c, x)) for c, x in terms]) if terms else 0.0
+
+
+def _finite(e: Expression, alive: Any) -> tuple[float, float]:
+    low, high = e.limits(alive)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ForbiddenError("a table has no allowed entry")
+    return low, high
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call of the solver returned."""
+
+    termination: Termination
+    assignment: tuple[int, ...] | None
+    bound: float
+    nodes: int
+    detail: str
+
+
+def run_highs(model: Model, options: Options, time_left: float) -> Run:
+    """Solve a model; everything that depends on Pyomo's solver interface (still a preview) is here."""
+    # The thread pool is shared by the process and silently refuses a second size.
+    highspy.Highs.resetGlobalScheduler(True)
+    solver = SolverFactory("highs")
+    native = {
+        "presolve": "off",  # 3.5 to 6 times faster on these models
+        "random_seed": options.seed,
+        "mip_feasibility_tolerance": TOLERANCE,
+        "primal_feasibility_tolerance": TOLERANCE,
+        "dual_feasibility_tolerance": TOLERANCE,
+        **options.native.get("pyomo", {}),
+    }
+    results = solver.solve(
+        model.pyomo,
+        threads=options.threads,
+        time_limit=time_left if math.isfinite(time_left) else None,
+        rel_gap=OPEN * options.gap,
+        abs_gap=OPEN * options.gap,
+        load_solutions=False,
+        raise_exception_on_nonoptimal_result=False,
+        solver_options=native,
+    )
+    assignment = None
+    if results.incumbent_objective is not None:
+        picks = model.pyomo.pick
+        values = results.solution_loader.get_vars([picks[k] for k in model.pyomo.choices])
+        best: dict[str, tuple[float, int]] = {}
+        for a, i in model.pyomo.choices:
+            best[a] = max(best.get(a, (-1.0, -1)), (values[picks[a, i]], i))
+        assignment = tuple(best[a.name][1] for a in model.program.axes)
+    why = {
+        TerminationCondition.convergenceCriteriaSatisfied: Termination.OPTIMAL,
+        TerminationCondition.provenInfeasible: Termination.INFEASIBLE,
+        # Every expression is bounded below.
+        TerminationCondition.infeasibleOrUnbounded: Termination.INFEASIBLE,
+        TerminationCondition.maxTimeLimit: Termination.TIME_LIMIT,
+        TerminationCondition.interrupted: Termination.INTERRUPTED,
+    }
+    bound = results.objective_bound
+    return Run(
+        why.get(results.termination_condition, Termination.FAILED),
+        assignment,
+        -math.inf if bound is None or math.isnan(bound) else float(bound),
+        max(0, results.extra_info.value().get("mip_node_count", 0)),
+        results.termination_condition.name,
+    )
+
+
+def solve(program: Program, options: Options) -> Solution:
+    """Prove the optimum of a program with the table MILP.
+
+    A solution is judged by the program itself, not by the solver's tolerances: one that is infeasible or worse
+    than claimed is excluded, and the solver runs again.
+
+    Parameters
+    ----------
+    program : Program
+        What to solve.
+    options : Options
+        `native["pyomo"]` holds options of HiGHS.
+    """
+    clock = Clock(options.time_limit)
+    major, minor, patch = highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH
+    solver = f"HiGHS {major}.{minor}.{patch} through Pyomo {pyomo.version.version}"
+    try:
+        model = Model(program)
+    except ForbiddenError as reason:
+        return Solution(Termination.INFEASIBLE, None, None, math.inf, str(reason), clock.spent, solver=solver)
+    built = clock.spent
+    floor = program.objective.limits(model.alive)[0]
+    best: tuple[int, ...] | None = None
+    value, nodes = math.inf, 0
+    while True:
+        with quiet():
+            run = run_highs(model, options, clock.left)
+        nodes += run.nodes
+        if run.assignment is not None:
+            at = program.choices(run.assignment)
+            if program.feasible(at)[0] and (found := float(np.max(program.objective.evaluate(at)))) < value:
+                best, value = run.assignment, found
+        if run.termination is Termination.INFEASIBLE:
+            bound = value
+        else:
+            bound = min(value, max(floor, run.bound - SAFETY * options.gap * max(1.0, abs(run.bound))))
+        proven = value - bound <= options.gap * max(abs(value), 1.0) if best else bound == math.inf
+        if proven:
+            termination = Termination.OPTIMAL if best else Termination.INFEASIBLE
+            break
+        termination = Termination.TIME_LIMIT if clock.over else run.termination
+        if termination is not Termination.OPTIMAL or run.assignment is None:
+            break
+        model.exclude(run.assignment)
+    return Solution(
+        termination,
+        best,
+        value if best else None,
+        bound if math.isfinite(bound) or proven else None,
+        "" if proven else run.detail,
+        build_seconds=built,
+        solve_seconds=clock.spent - built,
+        nodes=nodes,
+        solver=solver,
+    )

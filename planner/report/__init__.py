@@ -1,0 +1,1 @@
+"""Outcomes as tables and JSON, and where they are written."""
