@@ -12,7 +12,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product as combinations
 from typing import Any
 
 import highspy
@@ -28,10 +27,19 @@ from formulations.base import Clock, Options, Solution, Termination
 from formulations.quiet import quiet
 from planner.program import Expression, Max, Product, Program, Sum, Table, View
 
-#: HiGHS' own tolerances (a tenth of the default gap would be its smallest).
-TOLERANCE = 1e-9
+#: HiGHS' feasibility tolerance, its smallest: bounds come out low by about as much.
+TOLERANCE = 1e-10
+#: Finite values beyond this many times the least objective are lowered to it until an incumbent excludes them:
+#: HiGHS goes wrong on coefficients of 1e9.
+LARGE = 1e4
+#: With larger coefficients than this (relative to the incumbent) a proof is not believed.
+TRUSTED = 1e3
+#: Relative slack of upper limits that are derived from others.
+SLACK = 1e-12
 #: Shares of the gap that HiGHS may leave open, and by which its bound is lowered for its rounding.
 OPEN, SAFETY = 0.5, 0.25
+#: Gap of the rough first run on a program with large coefficients.
+ROUGH = 1e-2
 
 
 class ForbiddenError(Exception):
@@ -45,30 +53,47 @@ class Model:
     `excluded`; one block per group of tables in `columns`, per maximum in `maxima`, per product in `products`.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, cutoff: float = math.inf) -> None:
         self.program = program
+        self.cutoff = cutoff
         self.alive = program.all_alive()
-        for table in program.tables():
-            if len(table.views) == 1:
-                self.alive[table.views[0].axis] &= np.isfinite(table.values)[table.views[0].codes]
-            elif not table.views and not np.isfinite(table.values):
-                raise ForbiddenError(f"{table.name} is never allowed")
+        limit = LARGE * max(1.0, abs(program.objective.limits(self.alive)[0]))
+        self.objective = _clip(program.objective, limit)
+        self.limited = [(_clip(b.expression, limit), b.upper + b.tolerance) for b in program.bounds]
+        self.tables = [t for e in (self.objective, *(x for x, _ in self.limited)) for t in e.tables()]
         self._numbers: dict[Any, int] = {}
         self._done: dict[int, Any] = {}
         self._caps: dict[int, float] = defaultdict(lambda: math.inf)
+        self._cap(self.objective, cutoff)
+        for expression, upper in self.limited:
+            self._cap(expression, upper)
+        self.allowed: dict[Any, NDArray[np.bool_]] = {}
+        self._forbid()
         self.pyomo = m = pyo.ConcreteModel(name=program.name)
         self._choose()
         self._columns()
-        for bound in program.bounds:
-            self._cap(bound.expression, bound.upper + bound.tolerance)
         m.maxima = pyo.Block(pyo.Any)
         m.products = pyo.Block(pyo.Any)
         m.bounds = pyo.ConstraintList()
-        for bound in program.bounds:
-            if bound.expression.limits(self.alive)[1] > bound.upper:
-                m.bounds.add(pyo.inequality(body=self.linear(bound.expression), upper=bound.upper + bound.tolerance))
-        m.cost = pyo.Objective(expr=self.linear(program.objective))
+        for expression, upper in self.limited:
+            if expression.limits(self.alive)[1] > upper:
+                m.bounds.add(pyo.inequality(body=self.linear(expression), upper=upper))
+        m.cost = pyo.Objective(expr=self.linear(self.objective))
         m.excluded = pyo.ConstraintList()
+
+    def _forbid(self) -> None:
+        """Find which entries are finite, and small enough, in all tables over the same views."""
+        for table in self.tables:
+            good = np.isfinite(table.values) & (table.values <= self._caps[self.number(table)])
+            self.allowed[table.key] = good & self.allowed.get(table.key, np.bool_(True))
+        for table in self.tables:
+            if not table.views and not self.allowed[table.key]:
+                raise ForbiddenError(f"{table.name} is never allowed")
+            if len(table.views) == 1:
+                view = table.views[0]
+                self.alive[view.axis] &= self.allowed[table.key][view.codes]
+        used = [t.values[self.allowed[t.key]] for t in self.tables]
+        self.largest = max((float(np.abs(v).max(initial=0)) for v in used), default=0.0)
 
     def _choose(self) -> None:
         """Exactly one choice on each axis, and the equations between them."""
@@ -100,23 +125,20 @@ class Model:
                     raise ForbiddenError(f"{equation.name} cannot hold")
 
     def _columns(self) -> None:
-        """One column per entry that is finite in all tables over the same views; its marginals are the picks."""
+        """One column per allowed entry of the tables over the same views; its marginals are the picks."""
         m = self.pyomo
-        groups: dict[Any, list[Table]] = defaultdict(list)
-        for table in self.program.tables():
-            if len(table.views) > 1:
-                groups[table.key].append(table)
+        groups = {t.key: t.views for t in self.tables if len(t.views) > 1}
         m.columns = pyo.Block(pyo.RangeSet(len(groups)))
-        self.entries: dict[Any, tuple[Any, NDArray[np.bool_]]] = {}
-        for number, (key, tables) in enumerate(groups.items(), start=1):
-            views = tables[0].views
+        self.entry: dict[Any, Any] = {}
+        for number, (key, views) in enumerate(groups.items(), start=1):
             picks = [self.members(v) for v in views]
-            allowed = np.all([np.isfinite(t.values) for t in tables], axis=0)
-            possible = np.zeros_like(allowed)
+            possible = np.zeros_like(self.allowed[key])
             possible[np.ix_(*([bool(p) for p in classes] for classes in picks))] = True
-            allowed &= possible
+            self.allowed[key] = allowed = self.allowed[key] & possible
             block = m.columns[number]
-            block.entries = pyo.Set(dimen=len(views), initialize=[tuple(map(int, k)) for k in np.argwhere(allowed)])
+            block.entries = pyo.Set(
+                dimen=len(views), initialize=[tuple(map(int, k)) for k in np.argwhere(allowed)]
+            )
             block.entry = pyo.Var(block.entries, bounds=(0, 1))
             block.marginals = pyo.ConstraintList()
             by_class: dict[tuple[int, int], list[Any]] = defaultdict(list)
@@ -133,7 +155,7 @@ class Model:
                             )
                             == 0
                         )
-            self.entries[key] = block.entry, allowed
+            self.entry[key] = block.entry
 
     def members(self, view: View) -> list[list[Any]]:
         """The binaries of each class of a view."""
@@ -149,9 +171,8 @@ class Model:
                 if picks:
                     yield float(value), picks
         else:
-            entry, allowed = self.entries[table.key]
-            for index in np.argwhere(allowed):
-                place = tuple(map(int, index))
+            entry = self.entry[table.key]
+            for place in entry:
                 yield float(table.values[place]), [entry[place]]
 
     def number(self, e: Expression) -> int:
@@ -169,6 +190,7 @@ class Model:
 
     def _cap(self, e: Expression, upper: float) -> None:
         """Note that `e` is at most `upper`, and what follows for its parts."""
+        upper += SLACK * max(1.0, abs(upper))  # for the rounding of what follows
         number = self.number(e)
         self._caps[number] = min(self._caps[number], upper)
         match e:
@@ -227,6 +249,8 @@ class Model:
         chosen: dict[float, list[Any]] = defaultdict(list)
         for factor, columns in self.cells(e.factor):
             chosen[factor] += columns
+        if not chosen:
+            raise ForbiddenError(f"{e.factor.name} has no allowed entry")
         high = min(high, self._caps[self.number(e.term)])
         cap = self._caps[number]
         block = self.pyomo.products[number]
@@ -246,6 +270,16 @@ class Model:
         """Forbid one assignment."""
         picks = [self.pyomo.pick[a.name, i] for a, i in zip(self.program.axes, assignment, strict=True)]
         self.pyomo.excluded.add(sum(picks) <= len(picks) - 1)
+
+
+def _clip(e: Expression, limit: float) -> Expression:
+    """`e` with finite values beyond the limit lowered to it (a relaxation)."""
+
+    def clip(table: Table) -> Expression:
+        large = np.isfinite(table.values) & (table.values > limit)
+        return Table(table.name, table.views, np.where(large, limit, table.values)) if large.any() else table
+
+    return e.map_tables(clip)
 
 
 def _linear(terms: list[tuple[float, Any]]) -> Any:
@@ -270,25 +304,19 @@ class Run:
     detail: str
 
 
-def run_highs(model: Model, options: Options, time_left: float) -> Run:
+def run_highs(model: Model, options: Options, gap: float, time_left: float, tolerance: float) -> Run:
     """Solve a model; everything that depends on Pyomo's solver interface (still a preview) is here."""
     # The thread pool is shared by the process and silently refuses a second size.
     highspy.Highs.resetGlobalScheduler(True)
     solver = SolverFactory("highs")
-    native = {
-        "presolve": "off",  # 3.5 to 6 times faster on these models
-        "random_seed": options.seed,
-        "mip_feasibility_tolerance": TOLERANCE,
-        "primal_feasibility_tolerance": TOLERANCE,
-        "dual_feasibility_tolerance": TOLERANCE,
-        **options.native.get("pyomo", {}),
-    }
+    native = {"presolve": "off", "random_seed": options.seed, "mip_feasibility_tolerance": tolerance}
+    native.update(options.native.get("pyomo", {}))
     results = solver.solve(
         model.pyomo,
         threads=options.threads,
         time_limit=time_left if math.isfinite(time_left) else None,
-        rel_gap=OPEN * options.gap,
-        abs_gap=OPEN * options.gap,
+        rel_gap=gap,
+        abs_gap=gap,
         load_solutions=False,
         raise_exception_on_nonoptimal_result=False,
         solver_options=native,
@@ -319,11 +347,24 @@ def run_highs(model: Model, options: Options, time_left: float) -> Run:
     )
 
 
+def _attempt(model: Model, options: Options, gap: float, clock: Clock) -> Run:
+    """Run HiGHS, once more and laxer if it rejects its own solution by a hair."""
+    try:
+        with quiet():
+            run = run_highs(model, options, gap, clock.left, TOLERANCE)
+            if run.termination is Termination.FAILED and not clock.over:
+                run = run_highs(model, options, gap, clock.left, 100 * TOLERANCE)
+    except KeyboardInterrupt:
+        run = Run(Termination.INTERRUPTED, None, -math.inf, 0, "interrupted")
+    return run
+
+
 def solve(program: Program, options: Options) -> Solution:
     """Prove the optimum of a program with the table MILP.
 
     A solution is judged by the program itself, not by the solver's tolerances: one that is infeasible or worse
-    than claimed is excluded, and the solver runs again.
+    than claimed is excluded, and the solver runs again. A program with large coefficients is solved roughly
+    first, then again without everything that costs more than the incumbent. Gaps are absolute below 1.
 
     Parameters
     ----------
@@ -333,19 +374,28 @@ def solve(program: Program, options: Options) -> Solution:
         `native["pyomo"]` holds options of HiGHS.
     """
     clock = Clock(options.time_limit)
-    major, minor, patch = highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH
-    solver = f"HiGHS {major}.{minor}.{patch} through Pyomo {pyomo.version.version}"
-    try:
-        model = Model(program)
-    except ForbiddenError as reason:
-        return Solution(Termination.INFEASIBLE, None, None, math.inf, str(reason), clock.spent, solver=solver)
-    built = clock.spent
-    floor = program.objective.limits(model.alive)[0]
+    version = ".".join(str(getattr(highspy, f"HIGHS_VERSION_{x}")) for x in ("MAJOR", "MINOR", "PATCH"))
+    solver = f"HiGHS {version} through Pyomo {pyomo.version.version}"
     best: tuple[int, ...] | None = None
-    value, nodes = math.inf, 0
+    value, cutoff, nodes, built = math.inf, math.inf, 0, 0.0
+    bound = program.objective.limits(program.all_alive())[0]
+    excluded: list[tuple[int, ...]] = []
+    model, detail = None, ""
     while True:
-        with quiet():
-            run = run_highs(model, options, clock.left)
+        if model is None:
+            start = clock.spent
+            try:
+                model = Model(program, cutoff)
+            except ForbiddenError as reason:
+                detail, bound = str(reason), value
+                termination = Termination.OPTIMAL if best else Termination.INFEASIBLE
+                break
+            for assignment in excluded:
+                model.exclude(assignment)
+            built += clock.spent - start
+        size = max(1.0, abs(value) if best else abs(bound))
+        trusted = model.largest <= TRUSTED * size or (best is not None and value >= cutoff)
+        run = _attempt(model, options, OPEN * options.gap if trusted else ROUGH, clock)
         nodes += run.nodes
         if run.assignment is not None:
             at = program.choices(run.assignment)
@@ -353,22 +403,26 @@ def solve(program: Program, options: Options) -> Solution:
                 best, value = run.assignment, found
         if run.termination is Termination.INFEASIBLE:
             bound = value
-        else:
-            bound = min(value, max(floor, run.bound - SAFETY * options.gap * max(1.0, abs(run.bound))))
-        proven = value - bound <= options.gap * max(abs(value), 1.0) if best else bound == math.inf
-        if proven:
+        elif trusted:
+            bound = max(bound, min(value, run.bound - SAFETY * options.gap * max(1.0, abs(run.bound))))
+        if bound == math.inf or value - bound <= options.gap * max(abs(value), 1.0):
             termination = Termination.OPTIMAL if best else Termination.INFEASIBLE
             break
-        termination = Termination.TIME_LIMIT if clock.over else run.termination
-        if termination is not Termination.OPTIMAL or run.assignment is None:
+        if clock.over or run.termination is not Termination.OPTIMAL or run.assignment is None:
+            termination = Termination.TIME_LIMIT if clock.over else run.termination
+            detail = run.detail
             break
-        model.exclude(run.assignment)
+        if best and value < cutoff and not trusted:
+            model, cutoff = None, value
+        else:
+            excluded.append(run.assignment)
+            model.exclude(run.assignment)
     return Solution(
         termination,
         best,
         value if best else None,
-        bound if math.isfinite(bound) or proven else None,
-        "" if proven else run.detail,
+        bound if best or termination is Termination.INFEASIBLE or math.isfinite(bound) else None,
+        detail,
         build_seconds=built,
         solve_seconds=clock.spent - built,
         nodes=nodes,

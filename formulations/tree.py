@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.program import Alive, Expression, Program
+from planner.program import Alive, Expression, Program, Table, View
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -38,6 +38,97 @@ class Block:
     def take(self, index: NDArray[np.intp] | slice) -> Block:
         """Some of the rows."""
         return Block(self.rows[index], self.residual[index], self.bounds[index])
+
+
+class Relaxation:
+    """Lower bounds of expressions given the decided axes.
+
+    A table's minimum over an undecided axis is taken among the choices that go with the decided ones: forbidden
+    pairs in tables over two axes, and their chains, tell which do.
+    """
+
+    def __init__(self, program: Program, alive: Alive) -> None:
+        self.alive = alive
+        self.sizes = {a.name: a.size for a in program.axes}
+        self.pairs = compatible_pairs(program)
+        self.cache: dict[tuple[object, ...], Table] = {}
+
+    def __call__(self, expression: Expression, decided: set[str]) -> Expression:
+        """The expression with every table reduced to the decided axes."""
+        return expression.map_tables(lambda table: self._reduced(table, decided))
+
+    def _reduced(self, table: Table, decided: set[str]) -> Table:
+        """Minimum over the undecided axes, jointly for those tied to the same decided axis."""
+        tied: dict[str | None, list[int]] = {}
+        for i, view in enumerate(table.views):
+            if view.axis not in decided:
+                tied.setdefault(self._tie(view.axis, decided), []).append(i)
+        key = (id(table), *sorted((x or "", tuple(i)) for x, i in tied.items()))
+        if key not in self.cache:
+            self.cache[key] = self._minimum(table, tied)
+        return self.cache[key]
+
+    def _tie(self, axis: str, decided: set[str]) -> str | None:
+        """The decided axis that leaves this one the fewest choices."""
+        partners = [x for x in decided if (x, axis) in self.pairs]
+        return min(partners, key=lambda x: (float(self.pairs[x, axis].mean()), x), default=None)
+
+    def _minimum(self, table: Table, tied: dict[str | None, list[int]]) -> Table:
+        values = table.values
+        # What each dimension of `values` stands for: a position in the table's views, or a partner's view.
+        dims: list[int | View] = list(range(len(table.views)))
+        for partner, positions in sorted(tied.items(), key=lambda item: item[0] or ""):
+            rest = [d for d in dims if d not in positions]
+            values = np.transpose(values, [dims.index(d) for d in (*rest, *positions)])
+            masks = [self._classes(table.views[i], partner) for i in positions]
+            columns = []
+            for x in range(len(masks[0])):
+                part = values
+                for j, mask in enumerate(masks):
+                    part = np.compress(mask[x], part, axis=len(rest) + j)
+                columns.append(part.min(axis=tuple(range(len(rest), part.ndim)), initial=np.inf))
+            if partner is None:
+                values, dims = np.asarray(columns[0]), rest
+            else:
+                size = self.sizes[partner]
+                values, dims = np.stack(columns, axis=-1), [*rest, View(partner, np.arange(size), size)]
+        return Table(table.name, tuple(table.views[d] if isinstance(d, int) else d for d in dims), values)
+
+    def _classes(self, view: View, partner: str | None) -> NDArray[np.bool_]:
+        """Which classes a view can show, per choice of the partner, shape (choices or 1, classes)."""
+        possible = self.alive[view.axis][None, :]
+        if partner is not None:
+            possible = possible & self.pairs[partner, view.axis]
+        out = np.zeros((len(possible), view.classes), dtype=bool)
+        for choice, code in enumerate(view.codes):
+            out[:, code] |= possible[:, choice]
+        return out
+
+
+def compatible_pairs(program: Program) -> dict[tuple[str, str], NDArray[np.bool_]]:
+    """Which choices of two axes go together: forbidden entries of tables over two axes, and their chains.
+
+    Keys are pairs of axes in both orders, values have the shape (choices of the first, choices of the second).
+    """
+    pairs: dict[tuple[str, str], NDArray[np.bool_]] = {}
+
+    def add(x: str, y: str, good: NDArray[np.bool_]) -> None:
+        known = pairs.get((x, y))
+        pairs[x, y] = good if known is None else known & good
+        pairs[y, x] = pairs[x, y].T
+
+    for table in program.tables():
+        if len(table.views) == 2 and np.isinf(table.values).any():
+            first, second = table.views
+            if first.axis != second.axis:
+                good = np.isfinite(table.values)[np.ix_(first.codes, second.codes)]
+                add(first.axis, second.axis, good)
+    for middle in sorted({x for x, _ in pairs}):
+        linked = sorted(y for x, y in pairs if x == middle)
+        for i, x in enumerate(linked):
+            for y in linked[i + 1 :]:
+                add(x, y, (pairs[x, middle].astype(np.int64) @ pairs[middle, y].astype(np.int64)) > 0)
+    return pairs
 
 
 class Tree:
@@ -68,13 +159,14 @@ class Tree:
             if len(self.parts[t]):
                 self.least[t] = self.least[t + 1] + self.parts[t].min(axis=0)
                 self.most[t] = self.most[t + 1] + self.parts[t].max(axis=0)
+        relax = Relaxation(program, alive)
         self.objective: list[Expression] = []
         self.limits: list[list[tuple[Expression, float]]] = []
         for t in range(len(names) + 1):
             decided = set(names[:t])
-            self.objective.append(program.objective.relax(decided, alive))
+            self.objective.append(relax(program.objective, decided))
             self.limits.append(
-                [(b.expression.relax(decided, alive), b.upper + b.tolerance) for b in program.bounds]
+                [(relax(b.expression, decided), b.upper + b.tolerance) for b in program.bounds]
             )
 
     @property

@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator
 
 from planner import spaces
-from planner.compile import FrontierQuestion, Objective
 from planner.cost.frontier import FrontierCost, frontier_cost
 from planner.errors import RefutedError
 from planner.layout import FrontierLayout, FrontierLayouts, Schedule
+from planner.question import FrontierQuestion, Objective
 from planner.spaces import Degrees, Space
 from planner.workload import FrontierRun
 

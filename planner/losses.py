@@ -1,7 +1,7 @@
 """Where the utilization went: losses that lead from the sustained share down to it, and what binds.
 
-With t_i the parts of a batch beyond the time of its FLOP at the sustained rate, utilization = s * ideal / batch gives
-ceiling - utilization = sum of s * t_i / batch: each part of the time is a loss, and the losses add up.
+With t_i the parts of a batch beyond the time of its FLOP at the sustained rate, utilization = s ideal / batch
+gives ceiling - utilization = sum of s * t_i / batch: each part of the time is a loss, and the losses add up.
 """
 
 from __future__ import annotations

@@ -7,14 +7,28 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from planner.compile import FrontierQuestion
 from planner.cost.frontier import FrontierCost
 from planner.layout import FrontierLayout
 from planner.losses import Binding, binding, losses
+from planner.question import FrontierQuestion
 
 #: Version of the JSON form; raised when a field changes its meaning or goes away.
 SCHEMA_VERSION = 1
 DAY = 86400.0
+#: Parts of a batch's time that are reported.
+ITEMS = (
+    "matmul",
+    "tensor",
+    "point_to_point",
+    "tensor_latency",
+    "point_to_point_latency",
+    "data",
+    "data_latency",
+    "flow",
+    "pipe",
+    "batch",
+    "ideal",
+)
 
 
 class Status(StrEnum):
@@ -45,8 +59,6 @@ class Plan:
         """Gather a checked layout and its cost (arrays of length 1)."""
         share = question.accelerator.sustained_share
         lost = losses(cost, share, overlap_data=question.overlap_data)
-        items = ("matmul", "tensor", "point_to_point", "tensor_latency", "point_to_point_latency")
-        items += ("data", "data_latency", "flow", "pipe", "batch", "ideal")
         return cls(
             layout=layout,
             accelerators=layout.accelerators,
@@ -54,7 +66,7 @@ class Plan:
             days=float(cost.train[0]) / DAY,
             losses=lost,
             binding=binding(cost, question.accelerator, lost),
-            seconds_per_batch={item: float(getattr(cost, item)[0]) for item in items},
+            seconds_per_batch={item: float(getattr(cost, item)[0]) for item in ITEMS},
             memory_needed=float(cost.memory_needed[0]) / layout.accelerators,
             memory_available=float(cost.memory_available[0]) / layout.accelerators,
         )

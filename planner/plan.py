@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import formulations
 from formulations.base import Clock, Formulation, Options, Solution, Termination
 from planner import advice, check, counting
-from planner.compile import FrontierQuestion, Objective, compile_frontier, decode
+from planner.compile import compile_frontier, decode
 from planner.cost.frontier import FrontierCost
 from planner.errors import InputError, SolverError
 from planner.layout import FrontierLayout
 from planner.outcome import DAY, Outcome, Plan, Seconds, Status
+from planner.question import FrontierQuestion, Objective
 from planner.workload import FrontierRun
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,9 @@ class _Answer:
         value = check.value_of(self.question.objective, self.layout, self.cost)
         small, large = sorted((value, self.bound))
         # Bounds may pass the value by rounding only, which is no gap.
-        beyond = self.bound < value if self.question.objective is Objective.UTILIZATION else self.bound > value
+        beyond = (
+            self.bound < value if self.question.objective is Objective.UTILIZATION else self.bound > value
+        )
         return 0.0 if beyond or large == 0 else 1 - small / large
 
     @property
@@ -95,7 +98,15 @@ def _run(solve: Formulation, question: FrontierQuestion, options: Options, name:
         solution = solve(program, replace(options, time_limit=clock.left))
     except InputError:
         raise
-    except (ArithmeticError, ImportError, LookupError, MemoryError, OSError, RuntimeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        ImportError,
+        LookupError,
+        MemoryError,
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:
         raise SolverError(f"the formulation {name} failed: {type(error).__name__}: {error}") from error
     log.info(
         "%s (%s): %s in %.2f s, objective %s, bound %s %s",
@@ -116,7 +127,10 @@ def _run(solve: Formulation, question: FrontierQuestion, options: Options, name:
         return answer
     if solution.termination is Termination.INFEASIBLE:
         raise SolverError(f"the formulation {name} says infeasible and gives a layout")
-    layout = decode(program.labels(solution.assignment))
+    try:
+        layout = decode(program.labels(solution.assignment))
+    except (LookupError, ValueError) as error:
+        raise SolverError(f"the formulation {name} gives no assignment of the program: {error}") from error
     claim = None if solution.objective is None else _readable(question, solution.objective, nearest=True)
     cost = check.check_frontier(question, layout, objective=claim)
     return replace(answer, layout=layout, cost=cost)
@@ -158,8 +172,13 @@ def plan_frontier(
         raise InputError.of("formulation", formulation, f"no formulation of this name; known are {known}")
     if not formulations.available(formulation):
         package = formulations.CATALOGUE[formulation].requires
-        raise InputError.of("formulation", formulation, f"needs the package {package}, which is not installed")
-    solve = formulations.load(formulation)
+        raise InputError.of(
+            "formulation", formulation, f"needs the package {package}, which is not installed"
+        )
+    try:
+        solve = formulations.load(formulation)
+    except ImportError as error:
+        raise SolverError(f"the formulation {formulation} cannot be loaded: {error}") from error
     first = _run(solve, question, options, formulation)
     second: _Answer | None = None
     stopped = first.solution.termination is not Termination.OPTIMAL
@@ -216,7 +235,7 @@ def _outcome(formulation: str, first: _Answer, second: _Answer | None) -> Outcom
         formulation=formulation,
         solver=first.solution.solver or None,
         plan=plan,
-        bound=first.bound,
+        bound=None if status is Status.INFEASIBLE else first.bound,
         gap=gap,
         space_size=first.space_size,
         nodes=sum(counts) if counts else None,

@@ -1,4 +1,7 @@
-"""Text options to a question, with every problem in them said at once. Light to import: the command line needs it."""
+"""Text options to a question, with every problem in them said at once.
+
+Light to import: the command line needs it for its help.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from planner.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from formulations.base import Options
-    from planner.compile import FrontierQuestion
+    from planner.question import FrontierQuestion
     from planner.workload import FrontierRun
 
 #: Choices of the options that name something; tests hold them equal to the enums.
@@ -24,7 +27,7 @@ CHOICES = {
     "formulation": ("milp", "pyomo", "cpsat", "enumeration"),
     "format": ("table", "json"),
 }
-#: Largest number of accelerators; equal to planner.compile.MAX_ACCELERATORS.
+#: Largest number of accelerators; equal to planner.question.MAX_ACCELERATORS.
 MAX_ACCELERATORS = 10**15
 MIN_DAYS, MAX_DAYS = 1e-6, 1e9
 MAX_THREADS = 1024
@@ -62,7 +65,14 @@ class Reader:
             return None
 
     def number(
-        self, field: str, text: str | None, low: float, high: float, *, whole: bool = False, what: str = "a number"
+        self,
+        field: str,
+        text: str | None,
+        low: float,
+        high: float,
+        *,
+        whole: bool = False,
+        what: str = "a number",
     ) -> Decimal | None:
         """A finite number in [low, high]; None if not given or wrong."""
         if text is None:
@@ -74,7 +84,7 @@ class Reader:
             self.refuse(field, text, f"is not a number; {rule}")
             return None
         # Decimals take exponents of any size: comparing is cheap, converting is not.
-        if not value.is_finite() or not Decimal(low) <= value <= Decimal(high):
+        if not value.is_finite() or not Decimal(str(low)) <= value <= Decimal(str(high)):
             self.refuse(field, text, rule)
             return None
         if whole and value != value.to_integral_value():
@@ -142,7 +152,7 @@ def read_request(given: Mapping[str, Any], reader: Reader, *, evaluate: bool = F
         The layout is given: only limits that were asked for apply, and no solver option is read.
     """
     from planner.catalogue import load_accelerator
-    from planner.compile import QUARTER, FrontierQuestion, Objective
+    from planner.question import QUARTER, FrontierQuestion, Objective
     from planner.scaling import BatchLaw
     from planner.spaces import Degrees, Space
     from planner.workload import MAX_FLOP, MAX_WIDTH, MIN_FLOP, MIN_WIDTH, frontier_run

@@ -15,8 +15,8 @@ from planner.errors import InputError
 class Output:
     """A file to be written at the end, whose place is tried at once.
 
-    The text goes to a temporary file beside it, which takes its name when it is complete. Devices and pipes are
-    written directly.
+    The text goes to a temporary file beside it, which takes its name when it is complete. Devices and pipes
+    are written directly.
     """
 
     def __init__(self, target: str, field: str = "--output") -> None:
@@ -30,7 +30,9 @@ class Output:
             if self.mode is None or stat.S_ISREG(self.mode):
                 if self.mode is not None and not os.access(self.path, os.W_OK):
                     raise PermissionError(0, "is read-only")
-                handle, self.temporary = tempfile.mkstemp(prefix=f".{self.path.name[:40]}.", dir=self.path.parent)
+                handle, self.temporary = tempfile.mkstemp(
+                    prefix=f".{self.path.name[:40]}.", dir=self.path.parent
+                )
                 os.close(handle)
         except (OSError, ValueError) as error:
             raise self._refusal(error) from None

@@ -10,13 +10,18 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.compile import Objective
 from planner.losses import LOSS_NAMES
 from planner.outcome import Outcome, Plan, Status
+from planner.question import Objective
 
 #: Width of a table that does not go to a terminal [columns].
 WIDTH = 100
-_STYLES = {Status.OPTIMAL: "green", Status.FEASIBLE: "yellow", Status.INFEASIBLE: "red", Status.NO_PLAN: "red"}
+_STYLES = {
+    Status.OPTIMAL: "green",
+    Status.FEASIBLE: "yellow",
+    Status.INFEASIBLE: "red",
+    Status.NO_PLAN: "red",
+}
 
 
 def render(outcome: Outcome, *, terminal: bool = False, width: int | None = None) -> str:
@@ -141,7 +146,7 @@ def _losses(outcome: Outcome, plan: Plan) -> Table:
     table.add_row("ceiling (sustained share)", f"{outcome.ceiling:.2%}", "of datasheet peak")
     for cause, hundredths in values.items():
         mark = "  <- largest loss" if cause == plan.binding.loss else ""
-        table.add_row(f"  {LOSS_NAMES[cause]}", f"-{hundredths / 100:.2f}%", mark)
+        table.add_row(f"  {LOSS_NAMES[cause]}", f"{-hundredths / 100 or 0:.2f}%", mark)
     left = round(outcome.ceiling * 1e4) - sum(values.values())
     table.add_row("utilization", f"{left / 100:.2f}%", "of datasheet peak", style="bold")
     return table
@@ -166,7 +171,10 @@ def _certificate(outcome: Outcome) -> list[tuple[str, str | Text]]:
     status.append(f" ({outcome.detail})" if outcome.detail else "", style="default")
     rows.append(("status", status))
     if outcome.advice is not None:
-        rows += [("why", part) if i == 0 else ("", part) for i, part in enumerate(outcome.advice.message.split("; "))]
+        rows += [
+            ("why", part) if i == 0 else ("", part)
+            for i, part in enumerate(outcome.advice.message.split("; "))
+        ]
     if outcome.formulation is None:
         return rows
     bound = []

@@ -1,0 +1,312 @@
+"""Table columns over scaled integers, solved by CP-SAT.
+
+The model is that of the table MILP, in integers: a literal per choice, a literal per allowed table entry, a copy of
+the term per distinct value of a factor. Every number is rounded down and every limit up, so the integer optimum is
+a true lower bound; what the rounding lets in is judged by the program itself.
+
+All constraints are linear, clauses or exactly-one, and all of them are in the linear relaxation from the start:
+that is what proves optima here (measured against element and table constraints, and against lazy relaxations).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from formulations.base import Clock, Options, Solution, Termination
+from formulations.quiet import quiet
+from planner.program import Expression, Max, Product, Program, Sum, Table, View
+
+#: Relative slack of upper limits that are derived from others.
+SLACK = 1e-12
+#: Binary digits after the point, if everything fits.
+BITS = 36
+#: Below this precision a first run only has to find a good incumbent: without it, numbers are too large.
+COARSE = 30
+#: Gap of such a run.
+ROUGH = 0.02
+#: Factors are split into this many digits of this many bits, so that digit times scaled value fits.
+DIGITS, RADIX = 3, 12
+#: Sums of absolute values that CP-SAT can hold.
+ROOM = 1 << 61
+
+
+class ForbiddenError(Exception):
+    """The program is infeasible on its face: an axis without choices, a table without entries."""
+
+
+class Limits:
+    """What bounds and a cutoff on the objective imply for the expressions and tables of a program.
+
+    Attributes
+    ----------
+    alive : dict of str to array
+        Choices that no table over one view forbids.
+    allowed : dict
+        By table key: entries finite and small enough in every table over these views.
+    caps : dict
+        By expression number: an upper limit for every assignment of interest.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        objective: Expression,
+        limited: list[tuple[Expression, float]],
+        cutoff: float,
+    ) -> None:
+        self.program, self.objective, self.limited, self.cutoff = program, objective, limited, cutoff
+        self.tables = [t for e in (objective, *(x for x, _ in limited)) for t in e.tables()]
+        self.alive = program.all_alive()
+        self.allowed: dict[Any, NDArray[np.bool_]] = {}
+        self.caps: dict[int, float] = defaultdict(lambda: math.inf)
+        self._numbers: dict[Any, int] = {}
+        self._cap(objective, cutoff)
+        for expression, upper in limited:
+            self._cap(expression, upper)
+        for table in self.tables:
+            good = np.isfinite(table.values) & (table.values <= self.caps[self.number(table)])
+            self.allowed[table.key] = good & self.allowed.get(table.key, np.bool_(True))
+        for table in self.tables:
+            if not np.any(self.allowed[table.key]):
+                raise ForbiddenError(f"{table.name} has no allowed entry")
+            if len(table.views) == 1:
+                view = table.views[0]
+                self.alive[view.axis] &= self.allowed[table.key][view.codes]
+        for axis, alive in self.alive.items():
+            if not alive.any():
+                raise ForbiddenError(f"every choice of {axis} is forbidden")
+        for table in self.tables:
+            possible = np.zeros_like(self.allowed[table.key])
+            if table.views:
+                possible[np.ix_(*(np.unique(v.codes[self.alive[v.axis]]) for v in table.views))] = True
+                self.allowed[table.key] &= possible
+
+    def number(self, e: Expression) -> int:
+        """A number equal for expressions that are written alike."""
+        match e:
+            case Table():
+                key: tuple[Any, ...] = ("table", e.key, e.values.tobytes())
+            case Sum() | Max():
+                key = (type(e), *map(self.number, e.terms))
+            case Product():
+                key = (Product, self.number(e.factor), self.number(e.term))
+            case _:
+                raise TypeError(f"unknown expression {type(e).__name__}")
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _cap(self, e: Expression, upper: float) -> None:
+        """Note that `e` is at most `upper`, and what follows for its parts."""
+        upper += SLACK * max(1.0, abs(upper))  # for the rounding of what follows
+        number = self.number(e)
+        self.caps[number] = min(self.caps[number], upper)
+        match e:
+            case Sum():
+                lows = [t.limits(self.alive)[0] for t in e.terms]
+                if math.isfinite(sum(lows)):
+                    for term, low in zip(e.terms, lows, strict=True):
+                        self._cap(term, upper - (sum(lows) - low))
+            case Max():
+                for term in e.terms:
+                    self._cap(term, upper)
+            case Product():
+                low = e.factor.limits(self.alive)[0]
+                if 0 < low < math.inf:
+                    self._cap(e.term, upper / low)
+
+
+class Model:
+    """The CP-SAT model of a program; expressions are (linear expression, lower, upper), all scaled.
+
+    Invariant: where the choices are feasible in the program, the integers can take values of which each is at
+    most its expression's value times 2 ** bits.
+    """
+
+    def __init__(self, limits: Limits, bits: int) -> None:
+        from ortools.sat.python import cp_model
+
+        self.limits, self.bits, self.peak = limits, bits, 1
+        self.weighted = cp_model.LinearExpr.weighted_sum
+        self.cp = cp = cp_model.CpModel()
+        self.pick = {
+            a.name: {int(i): cp.new_bool_var(f"{a.name}[{i}]") for i in np.flatnonzero(limits.alive[a.name])}
+            for a in limits.program.axes
+        }
+        for literals in self.pick.values():
+            cp.add_exactly_one(literals.values())
+        self._equations()
+        self._classes: dict[Any, list[Any]] = {}
+        self._entries: dict[Any, dict[tuple[int, ...], Any]] = {}
+        self._done: dict[int, tuple[Any, int, int]] = {}
+        for table in limits.tables:
+            if len(table.views) > 1 and table.key not in self._entries:
+                self._entries[table.key] = self._columns(table)
+        for expression, upper in limits.limited:
+            value, _, high = self.linear(expression)
+            if high > (most := self.down(upper) + 1):
+                self._at_most(value, most)
+        self.objective, self.least, _ = self.linear(limits.objective)
+        if math.isfinite(limits.cutoff):
+            self._at_most(self.objective, self.down(limits.cutoff))
+        cp.minimize(self.objective)
+
+    def down(self, value: float) -> int:
+        """The scaled value, rounded down (a power of two is an exact scale)."""
+        return math.floor(math.ldexp(value, self.bits))
+
+    def _at_most(self, value: Any, most: int) -> None:
+        if isinstance(value, int):
+            if value > most:
+                raise ForbiddenError("a limit is always exceeded")
+        else:
+            self.cp.add(value <= most)
+
+    def _integer(self, low: int, high: int) -> Any:
+        if high < low:
+            raise ForbiddenError("a limit is always exceeded")
+        return self.cp.new_int_var(low, high, "")
+
+    def _equations(self) -> None:
+        for equation in self.limits.program.equations:
+            for k, rhs in enumerate(equation.rhs):
+                terms = [
+                    (x, int(values[i, k]))
+                    for axis, values in equation.terms.items()
+                    for i, x in self.pick[axis].items()
+                    if values[i, k]
+                ]
+                if terms:
+                    self.cp.add(self.weighted(*zip(*terms, strict=True)) == int(rhs))
+                elif rhs:
+                    raise ForbiddenError(f"{equation.name} cannot hold")
+
+    def classes(self, view: View) -> list[Any]:
+        """The literal of each class of a view, None where no choice is left."""
+        if view.key not in self._classes:
+            members: list[list[Any]] = [[] for _ in range(view.classes)]
+            for i, x in self.pick[view.axis].items():
+                members[view.codes[i]].append(x)
+            literals = [m[0] if len(m) == 1 else self.cp.new_bool_var("") if m else None for m in members]
+            for literal, group in zip(literals, members, strict=True):
+                if len(group) > 1:
+                    self.cp.add_exactly_one([*group, literal.negated()])
+            self._classes[view.key] = literals
+        return self._classes[view.key]
+
+    def _columns(self, table: Table) -> dict[tuple[int, ...], Any]:
+        """A literal per allowed entry; each class that is chosen has exactly one of its entries."""
+        places = [tuple(map(int, k)) for k in np.argwhere(self.limits.allowed[table.key])]
+        entries = {place: self.cp.new_bool_var("") for place in places}
+        of_class: dict[tuple[int, int], list[Any]] = defaultdict(list)
+        for place, x in entries.items():
+            for position, kind in enumerate(place):
+                of_class[position, kind].append(x)
+        for position, view in enumerate(table.views):
+            for kind, literal in enumerate(self.classes(view)):
+                if literal is not None:
+                    self.cp.add_exactly_one([*of_class[position, kind], literal.negated()])
+        return entries
+
+    def cells(self, table: Table) -> Iterator[tuple[float, Any]]:
+        """Values of a table of at least one view, and the literal under which each is taken."""
+        if len(table.views) == 1:
+            for value, x in zip(table.values, self.classes(table.views[0]), strict=True):
+                if x is not None:
+                    yield float(value), x
+        else:
+            for place, x in self._entries[table.key].items():
+                yield float(table.values[place]), x
+
+    def linear(self, e: Expression) -> tuple[Any, int, int]:
+        """A linear expression that can be as low as the rounded-down value of `e`, and its range."""
+        number = self.limits.number(e)
+        if number not in self._done:
+            cap = self.limits.caps[number]
+            most = self.down(cap) if math.isfinite(cap) else None
+            match e:
+                case Table():
+                    value, low, high = self._table(e)
+                case Sum():
+                    parts = [self.linear(t) for t in e.terms]
+                    value, low, high = (sum(p[i] for p in parts) for i in range(3))
+                    self.peak = max(self.peak, sum(max(abs(p[1]), abs(p[2])) for p in parts))
+                case Max():
+                    value, low, high = self._maximum([self.linear(t) for t in e.terms], most)
+                case Product():
+                    value, low, high = self._product(e, most)
+            self._done[number] = value, low, high if most is None else min(high, most)
+        return self._done[number]
+
+    def _table(self, e: Table) -> tuple[Any, int, int]:
+        if not e.views:
+            value = self.down(float(e.values))
+            return value, value, value
+        cells = [(self.down(value), x) for value, x in self.cells(e)]
+        if not cells:
+            raise ForbiddenError(f"{e.name} has no allowed entry")
+        low, high = min(c for c, _ in cells), max(c for c, _ in cells)
+        above = [(x, c - low) for c, x in cells if c > low]
+        self.peak = max(self.peak, abs(low) + sum(c for _, c in above))
+        return (self.weighted(*zip(*above, strict=True)) + low if above else low), low, high
+
+    def _maximum(self, parts: list[tuple[Any, int, int]], most: int | None) -> tuple[Any, int, int]:
+        if len(parts) == 1:
+            return parts[0]
+        low, high = max(p[1] for p in parts), max(p[2] for p in parts)
+        value = self._integer(low, high if most is None else min(high, most))
+        for part, _, least in parts:
+            if least > low:
+                self.cp.add(value >= part)
+        return value, low, high
+
+    def _product(self, e: Product, most: int | None) -> tuple[Any, int, int]:
+        """The term once per value of the factor, 0 unless that value is chosen, times the value."""
+        value, low, high = self.linear(e.term)
+        if not e.factor.views:
+            return self._times([(float(e.factor.values), value, high)], low)
+        chosen: dict[float, list[Any]] = defaultdict(list)
+        for factor, x in self.cells(e.factor):
+            chosen[factor].append(x)
+        if len(chosen) == 1:
+            return self._times([(b, value, high) for b in chosen], low)
+        parts = []
+        for b, literals in sorted(chosen.items()):
+            here = high if most is None or b == 0 else min(high, math.floor(most / b) + 2)
+            if here < low:
+                self.cp.add_bool_and([x.negated() for x in literals])
+                continue
+            part = self._integer(0, here)
+            self.cp.add(part <= here * sum(literals))
+            if low > 0:
+                self.cp.add(part >= low * sum(literals))
+            parts.append((b, part, here))
+        if not parts:
+            raise ForbiddenError(f"{e.factor.name} has no allowed entry")
+        self.cp.add(sum(part for _, part, _ in parts) == value)
+        return self._times(parts, low)
+
+    def _times(self, parts: list[tuple[float, Any, int]], low: int) -> tuple[Any, int, int]:
+        """sum of factor times part, of which one at most is not 0, by Horner's rule on the factors' digits."""
+        if len(parts) == 1 and parts[0][0] == 1:
+            return parts[0][1], low, parts[0][2]
+        base = 1 << RADIX
+        digits = [[math.floor(math.ldexp(math.fmod(b * 2.0 ** (RADIX * i), 1 << RADIX) if i else b, 0)) for i in range(DIGITS)] for b, _, _ in parts]
+        carry: Any = 0
+        carry_low, carry_high = 0, 0
+        for i in reversed(range(DIGITS)):
+            total = sum(d[i] * part for d, (_, part, _) in zip(digits, parts, strict=True)) + carry
+            least = digits[0][i] * low + carry_low
+            most = max(d[i] * high for d, (_, _, high) in zip(digits, parts, strict=True)) + carry_high
+            self.peak = max(self.peak, base * carry_high + sum(base * p[2] for p in parts))
+            if i == 0:
+                # Among factors that differ in the last digits only, rounding may turn the order around.
+                return total, max(0, least - DIGITS), most
+            carry_low, carry_high = max(0, -((base - 1 - least) // base)), most // base
+            carry = self._integer(0, carry_high)
+            self.cp.add(base * carry >= total - (base - 1))
+        raise AssertionError("a factor has digits")
