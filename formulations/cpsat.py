@@ -1,11 +1,11 @@
 """Table columns over scaled integers, solved by CP-SAT.
 
-The model is that of the table MILP, in integers: a literal per choice, a literal per allowed table entry, a copy of
-the term per distinct value of a factor. Every number is rounded down and every limit up, so the integer optimum is
-a true lower bound; what the rounding lets in is judged by the program itself.
+The model is that of the table MILP, in integers: a literal per choice, a literal per allowed table entry, a
+copy of the term per distinct value of a factor. Every number is rounded down and every limit up, so the
+integer optimum is a true lower bound; what the rounding lets in is judged by the program itself.
 
-All constraints are linear, clauses or exactly-one, and all of them are in the linear relaxation from the start:
-that is what proves optima here (measured against element and table constraints, and against lazy relaxations).
+All constraints are linear, clauses or exactly-one, and all are in the linear relaxation from the start: that
+is what proves optima here (measured against element and table constraints, and against lazy relaxations).
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ BITS = 36
 COARSE = 30
 #: Gap of such a run.
 ROUGH = 0.02
-#: Factors are split into this many digits of this many bits, so that digit times scaled value fits.
-DIGITS, RADIX = 3, 12
+#: Factors are split into this many digits of this many bits (the first is the whole part), so that digit
+#: times scaled value fits.
+DIGITS, RADIX = 4, 12
 #: Sums of absolute values that CP-SAT can hold.
 ROOM = 1 << 61
 
@@ -99,6 +100,19 @@ class Limits:
             case _:
                 raise TypeError(f"unknown expression {type(e).__name__}")
         return self._numbers.setdefault(key, len(self._numbers))
+
+    def reach(self) -> float:
+        """Largest value of an expression, or sum of a table's values, that a model has to hold."""
+
+        def walk(e: Expression) -> float:
+            if isinstance(e, Table):
+                return float(np.abs(e.values[self.allowed[e.key]]).sum())
+            low, high = e.limits(self.alive)
+            here = max(-low, min(high, self.caps[self.number(e)]))
+            parts = (e.factor, e.term) if isinstance(e, Product) else getattr(e, "terms", ())
+            return max(here, *map(walk, parts))
+
+        return max(1.0, *map(walk, (self.objective, *(x for x, _ in self.limited))))
 
     def _cap(self, e: Expression, upper: float) -> None:
         """Note that `e` is at most `upper`, and what follows for its parts."""
@@ -193,7 +207,7 @@ class Model:
                 members[view.codes[i]].append(x)
             literals = [m[0] if len(m) == 1 else self.cp.new_bool_var("") if m else None for m in members]
             for literal, group in zip(literals, members, strict=True):
-                if len(group) > 1:
+                if literal is not None and len(group) > 1:
                     self.cp.add_exactly_one([*group, literal.negated()])
             self._classes[view.key] = literals
         return self._classes[view.key]
@@ -291,18 +305,23 @@ class Model:
         return self._times(parts, low)
 
     def _times(self, parts: list[tuple[float, Any, int]], low: int) -> tuple[Any, int, int]:
-        """sum of factor times part, of which one at most is not 0, by Horner's rule on the factors' digits."""
+        """sum of factor times part, of which one is not 0, by Horner's rule on the factors' digits."""
         if len(parts) == 1 and parts[0][0] == 1:
             return parts[0][1], low, parts[0][2]
         base = 1 << RADIX
-        digits = [[math.floor(math.ldexp(math.fmod(b * 2.0 ** (RADIX * i), 1 << RADIX) if i else b, 0)) for i in range(DIGITS)] for b, _, _ in parts]
+        digits = [_digits(b) for b, _, _ in parts]
         carry: Any = 0
         carry_low, carry_high = 0, 0
         for i in reversed(range(DIGITS)):
+            if i and isinstance(carry, int) and not any(d[i] for d in digits):
+                continue
             total = sum(d[i] * part for d, (_, part, _) in zip(digits, parts, strict=True)) + carry
             least = digits[0][i] * low + carry_low
             most = max(d[i] * high for d, (_, _, high) in zip(digits, parts, strict=True)) + carry_high
-            self.peak = max(self.peak, base * carry_high + sum(base * p[2] for p in parts))
+            self.peak = max(
+                self.peak,
+                base * carry_high + sum(max(base, d[i]) * p[2] for d, p in zip(digits, parts, strict=True)),
+            )
             if i == 0:
                 # Among factors that differ in the last digits only, rounding may turn the order around.
                 return total, max(0, least - DIGITS), most
@@ -310,3 +329,131 @@ class Model:
             carry = self._integer(0, carry_high)
             self.cp.add(base * carry >= total - (base - 1))
         raise AssertionError("a factor has digits")
+
+
+def _digits(factor: float) -> list[int]:
+    """Whole part and further digits, rounded down; exact otherwise."""
+    digits = []
+    for _ in range(DIGITS):
+        digits.append(math.floor(factor))
+        factor = (factor - digits[-1]) * 2.0**RADIX
+    return digits
+
+
+def build(program: Program, cutoff: float) -> Model:
+    """The model of what may be better than the cutoff, at the finest scale that fits."""
+    limited = [(b.expression, b.upper + b.tolerance) for b in program.bounds]
+    limits = Limits(program, program.objective, limited, cutoff)
+    model = Model(limits, min(BITS, ROOM.bit_length() - 1 - math.frexp(limits.reach())[1]))
+    while model.peak > ROOM:
+        model = Model(limits, model.bits - (model.peak // ROOM).bit_length())
+    return model
+
+
+def run_cpsat(
+    model: Model, options: Options, gap: float, time_left: float
+) -> tuple[str, list[tuple[int, ...]], float, int]:
+    """Solve a model: CP-SAT's status, the assignments it met, the best one last, its bound, its branches."""
+    from ortools.sat.python import cp_model
+
+    found: list[tuple[int, ...]] = []
+    bounds = [float(model.least)]
+
+    class Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+        def on_solution_callback(self) -> None:
+            found.append(
+                tuple(next(i for i, x in p.items() if self.boolean_value(x)) for p in model.pick.values())
+            )
+
+    solver = cp_model.CpSolver()
+    solver.best_bound_callback = bounds.append  # the response has no bound if there is no solution
+    parameters = solver.parameters
+    parameters.num_workers = options.threads
+    parameters.random_seed = options.seed
+    if math.isfinite(time_left):
+        parameters.max_time_in_seconds = time_left
+    parameters.relative_gap_limit = gap
+    parameters.linearization_level = 2
+    parameters.add_lp_constraints_lazily = False
+    parameters.cp_model_probing_level = 0
+    if options.threads > 1:
+        # The default portfolio has hardly a worker with the full relaxation.
+        parameters.subsolvers.extend(["max_lp", "reduced_costs", "max_lp_sym", "core_max_lp"])
+    # OR-Tools 9.15 proves wrong optima where a coefficient exceeds 2 ** 31 (or-tools issue 5293).
+    parameters.presolve_inclusion_work_limit = 0
+    for name, value in options.native.get("cpsat", {}).items():
+        setattr(parameters, name, value)
+    with quiet():
+        status = solver.status_name(solver.solve(model.cp, Watch()))
+    if status in ("OPTIMAL", "FEASIBLE"):
+        bounds.append(solver.best_objective_bound)
+    # Callbacks deliver bounds as floating point numbers.
+    bound = math.ldexp(math.nextafter(max(bounds), -math.inf), -model.bits)
+    return status, found, bound, solver.num_branches
+
+
+def solve(program: Program, options: Options) -> Solution:
+    """Prove the optimum of a program with CP-SAT.
+
+    The first run minimises the rounded-down objective. Unless its bound is within the gap of the program's
+    own value of what it found, further runs look for assignments better than the incumbent only, which makes
+    numbers smaller and the scale finer; assignments that only rounding let in are excluded one by one.
+
+    Parameters
+    ----------
+    program : Program
+        What to solve.
+    options : Options
+        `native["cpsat"]` holds parameters of CP-SAT.
+    """
+    import ortools
+
+    clock = Clock(options.time_limit)
+    best: tuple[int, ...] | None = None
+    value, nodes, built, detail = math.inf, 0, 0.0, ""
+    bound = program.objective.limits(program.all_alive())[0]
+    excluded: set[tuple[int, ...]] = set()
+    found: list[tuple[int, ...]]
+    while True:
+        cutoff = value - 0.5 * options.gap * abs(value) if best else math.inf
+        start = clock.spent
+        try:
+            model = build(program, cutoff)
+            for assignment in excluded:
+                literals = [p[i] for p, i in zip(model.pick.values(), assignment, strict=True) if i in p]
+                if len(literals) == len(assignment):
+                    model.cp.add_bool_or([x.negated() for x in literals])
+        except ForbiddenError as reason:
+            status, found, rest, detail = "INFEASIBLE", [], math.inf, str(reason)
+        else:
+            built += clock.spent - start
+            gap = ROUGH if best is None and model.bits < COARSE else 0.25 * options.gap
+            status, found, rest, branches = run_cpsat(model, options, gap, clock.left)
+            nodes += branches
+        for assignment in found:
+            at = program.choices(assignment)
+            here = float(np.max(program.objective.evaluate(at))) if program.feasible(at)[0] else math.inf
+            if here < value:
+                best, value = assignment, here
+            else:
+                excluded.add(assignment)
+        bound = max(bound, min(value, cutoff, math.inf if status == "INFEASIBLE" else rest))
+        if bound == math.inf or (best and value - bound <= options.gap * abs(value)):
+            termination = Termination.OPTIMAL if best else Termination.INFEASIBLE
+            break
+        if clock.over or status not in ("OPTIMAL", "FEASIBLE"):
+            termination = Termination.TIME_LIMIT if clock.over else Termination.FAILED
+            detail = f"CP-SAT says {status}"
+            break
+    bound = min(bound, value)
+    return Solution(
+        termination,
+        best,
+        value if best else None,
+        bound if best or termination is Termination.INFEASIBLE or math.isfinite(bound) else None,
+        detail,
+        build_seconds=built,
+        solve_seconds=clock.spent - built,
+        nodes=nodes,
+        solver=f"CP-SAT {ortools.__version__}",
+    )

@@ -1,16 +1,16 @@
 """The disaggregated-table MILP as a readable Pyomo model, solved by HiGHS.
 
-One binary `pick[axis, choice]` per choice. Tables over one view are linear in them; tables over several views are
-linear in columns `entry[...]` whose marginals are the binaries. A maximum is a variable above its terms, a product
-a copy of its term per distinct value of its factor. Once the binaries are whole, everything else has its true value
-or, where that is only bounded from below, may be lowered to it: the model is exact.
+One binary `pick[axis, choice]` per choice. Tables over one view are linear in them; tables over several views
+are linear in columns `entry[...]` whose marginals are the binaries. A maximum is a variable above its terms,
+a product a copy of its term per distinct value of its factor. Once the binaries are whole, all else has
+its true value or, where that is only bounded from below, may be lowered to it: the model is exact.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,98 +18,72 @@ import highspy
 import numpy as np
 import pyomo.environ as pyo
 import pyomo.version
-from numpy.typing import NDArray
 from pyomo.contrib.solver.common.factory import SolverFactory
 from pyomo.contrib.solver.common.results import TerminationCondition
 from pyomo.core.expr.numeric_expr import LinearExpression
 
 from formulations.base import Clock, Options, Solution, Termination
+from formulations.cpsat import ForbiddenError, Limits
 from formulations.quiet import quiet
 from planner.program import Expression, Max, Product, Program, Sum, Table, View
 
-#: HiGHS' feasibility tolerance, its smallest: bounds come out low by about as much.
-TOLERANCE = 1e-10
-#: Finite values beyond this many times the least objective are lowered to it until an incumbent excludes them:
-#: HiGHS goes wrong on coefficients of 1e9.
+#: HiGHS' feasibility tolerance: bounds come out low by about as much. At 1e-10, its smallest, version 1.16
+#: proves wrong optima.
+TOLERANCE = 1e-9
+#: Finite values beyond this many times the least objective are lowered to it until an incumbent excludes
+#: them: HiGHS proves wrong optima on coefficients of 1e9.
 LARGE = 1e4
 #: With larger coefficients than this (relative to the incumbent) a proof is not believed.
 TRUSTED = 1e3
-#: Relative slack of upper limits that are derived from others.
-SLACK = 1e-12
 #: Shares of the gap that HiGHS may leave open, and by which its bound is lowered for its rounding.
 OPEN, SAFETY = 0.5, 0.25
 #: Gap of the rough first run on a program with large coefficients.
 ROUGH = 1e-2
 
 
-class ForbiddenError(Exception):
-    """The program is infeasible on its face: an axis without choices, a table without entries."""
-
-
 class Model:
     """The Pyomo model of a program.
 
-    Parts of `pyomo`: sets `axes` and `choices`; variable `pick`; constraints `one_choice`, `equations`, `bounds`,
-    `excluded`; one block per group of tables in `columns`, per maximum in `maxima`, per product in `products`.
+    Parts of `pyomo`: sets `axes` and `choices`; variable `pick`; constraints `one_choice`, `equations`,
+    `bounds`, `excluded`; one block per group of tables in `columns`, per maximum in `maxima`, per product in
+    `products`.
     """
 
     def __init__(self, program: Program, cutoff: float = math.inf) -> None:
-        self.program = program
-        self.cutoff = cutoff
-        self.alive = program.all_alive()
-        limit = LARGE * max(1.0, abs(program.objective.limits(self.alive)[0]))
-        self.objective = _clip(program.objective, limit)
-        self.limited = [(_clip(b.expression, limit), b.upper + b.tolerance) for b in program.bounds]
-        self.tables = [t for e in (self.objective, *(x for x, _ in self.limited)) for t in e.tables()]
-        self._numbers: dict[Any, int] = {}
+        self.program, self.cutoff = program, cutoff
+        large = LARGE * max(1.0, abs(program.objective.limits(program.all_alive())[0]))
+        limited = [(_clip(b.expression, large), b.upper + b.tolerance) for b in program.bounds]
+        self.limits = Limits(program, _clip(program.objective, large), limited, cutoff)
+        self.alive, self.allowed = self.limits.alive, self.limits.allowed
+        used = [t.values[self.allowed[t.key]] for t in self.limits.tables]
+        self.largest = max((float(np.abs(v).max(initial=0)) for v in used), default=0.0)
         self._done: dict[int, Any] = {}
-        self._caps: dict[int, float] = defaultdict(lambda: math.inf)
-        self._cap(self.objective, cutoff)
-        for expression, upper in self.limited:
-            self._cap(expression, upper)
-        self.allowed: dict[Any, NDArray[np.bool_]] = {}
-        self._forbid()
         self.pyomo = m = pyo.ConcreteModel(name=program.name)
         self._choose()
         self._columns()
         m.maxima = pyo.Block(pyo.Any)
         m.products = pyo.Block(pyo.Any)
         m.bounds = pyo.ConstraintList()
-        for expression, upper in self.limited:
-            if expression.limits(self.alive)[1] > upper:
-                m.bounds.add(pyo.inequality(body=self.linear(expression), upper=upper))
-        m.cost = pyo.Objective(expr=self.linear(self.objective))
+        for expression, upper in limited:
+            body = self.linear(expression)
+            if not isinstance(body, float):
+                m.bounds.add(pyo.inequality(body=body, upper=upper))
+            elif body > upper:
+                raise ForbiddenError("a limit is always exceeded")
+        m.cost = pyo.Objective(expr=self.linear(self.limits.objective))
         m.excluded = pyo.ConstraintList()
-
-    def _forbid(self) -> None:
-        """Find which entries are finite, and small enough, in all tables over the same views."""
-        for table in self.tables:
-            good = np.isfinite(table.values) & (table.values <= self._caps[self.number(table)])
-            self.allowed[table.key] = good & self.allowed.get(table.key, np.bool_(True))
-        for table in self.tables:
-            if not table.views and not self.allowed[table.key]:
-                raise ForbiddenError(f"{table.name} is never allowed")
-            if len(table.views) == 1:
-                view = table.views[0]
-                self.alive[view.axis] &= self.allowed[table.key][view.codes]
-        used = [t.values[self.allowed[t.key]] for t in self.tables]
-        self.largest = max((float(np.abs(v).max(initial=0)) for v in used), default=0.0)
 
     def _choose(self) -> None:
         """Exactly one choice on each axis, and the equations between them."""
         m, program = self.pyomo, self.program
         alive = {a.name: [int(i) for i in np.flatnonzero(self.alive[a.name])] for a in program.axes}
-        empty = [name for name, choices in alive.items() if not choices]
-        if empty:
-            raise ForbiddenError(f"every choice of {empty[0]} is forbidden")
         m.axes = pyo.Set(initialize=list(alive))
         m.choices = pyo.Set(dimen=2, initialize=[(a, i) for a, choices in alive.items() for i in choices])
         m.pick = pyo.Var(m.choices, domain=pyo.Binary)
 
-        @m.Constraint(m.axes)
-        def one_choice(m: Any, axis: str) -> Any:
-            return sum(m.pick[axis, i] for i in alive[axis]) == 1
-
+        m.one_choice = pyo.Constraint(
+            m.axes, rule=lambda m, axis: sum(m.pick[axis, i] for i in alive[axis]) == 1
+        )
         m.equations = pyo.ConstraintList()
         for equation in program.equations:
             for k, rhs in enumerate(equation.rhs):
@@ -127,17 +101,14 @@ class Model:
     def _columns(self) -> None:
         """One column per allowed entry of the tables over the same views; its marginals are the picks."""
         m = self.pyomo
-        groups = {t.key: t.views for t in self.tables if len(t.views) > 1}
+        groups = {t.key: t.views for t in self.limits.tables if len(t.views) > 1}
         m.columns = pyo.Block(pyo.RangeSet(len(groups)))
         self.entry: dict[Any, Any] = {}
         for number, (key, views) in enumerate(groups.items(), start=1):
             picks = [self.members(v) for v in views]
-            possible = np.zeros_like(self.allowed[key])
-            possible[np.ix_(*([bool(p) for p in classes] for classes in picks))] = True
-            self.allowed[key] = allowed = self.allowed[key] & possible
             block = m.columns[number]
             block.entries = pyo.Set(
-                dimen=len(views), initialize=[tuple(map(int, k)) for k in np.argwhere(allowed)]
+                dimen=len(views), initialize=[tuple(map(int, k)) for k in np.argwhere(self.allowed[key])]
             )
             block.entry = pyo.Var(block.entries, bounds=(0, 1))
             block.marginals = pyo.ConstraintList()
@@ -165,7 +136,7 @@ class Model:
         return out
 
     def cells(self, table: Table) -> Iterator[tuple[float, list[Any]]]:
-        """Values of a table of at least one view, and the variables of which one is 1 where they are taken."""
+        """Values of a table of at least one view, and the variables of which one is 1 where they hold."""
         if len(table.views) == 1:
             for value, picks in zip(table.values, self.members(table.views[0]), strict=True):
                 if picks:
@@ -175,41 +146,9 @@ class Model:
             for place in entry:
                 yield float(table.values[place]), [entry[place]]
 
-    def number(self, e: Expression) -> int:
-        """A number equal for expressions that are written alike."""
-        match e:
-            case Table():
-                key: tuple[Any, ...] = ("table", e.key, e.values.tobytes())
-            case Sum() | Max():
-                key = (type(e), *map(self.number, e.terms))
-            case Product():
-                key = (Product, self.number(e.factor), self.number(e.term))
-            case _:
-                raise TypeError(f"unknown expression {type(e).__name__}")
-        return self._numbers.setdefault(key, len(self._numbers))
-
-    def _cap(self, e: Expression, upper: float) -> None:
-        """Note that `e` is at most `upper`, and what follows for its parts."""
-        upper += SLACK * max(1.0, abs(upper))  # for the rounding of what follows
-        number = self.number(e)
-        self._caps[number] = min(self._caps[number], upper)
-        match e:
-            case Sum():
-                lows = [t.limits(self.alive)[0] for t in e.terms]
-                if math.isfinite(sum(lows)):
-                    for term, low in zip(e.terms, lows, strict=True):
-                        self._cap(term, upper - (sum(lows) - low))
-            case Max():
-                for term in e.terms:
-                    self._cap(term, upper)
-            case Product():
-                low = e.factor.limits(self.alive)[0]
-                if 0 < low < math.inf:
-                    self._cap(e.term, upper / low)
-
     def linear(self, e: Expression) -> Any:
         """A linear expression that can be lowered to the value of `e`, and no further."""
-        number = self.number(e)
+        number = self.limits.number(e)
         if number not in self._done:
             match e:
                 case Table():
@@ -251,8 +190,8 @@ class Model:
             chosen[factor] += columns
         if not chosen:
             raise ForbiddenError(f"{e.factor.name} has no allowed entry")
-        high = min(high, self._caps[self.number(e.term)])
-        cap = self._caps[number]
+        high = min(high, self.limits.caps[self.limits.number(e.term)])
+        cap = self.limits.caps[number]
         block = self.pyomo.products[number]
         block.factors = pyo.Set(initialize=sorted(chosen))
         block.part = pyo.Var(block.factors, bounds=(0, max(high, 0.0)))
@@ -282,7 +221,7 @@ def _clip(e: Expression, limit: float) -> Expression:
     return e.map_tables(clip)
 
 
-def _linear(terms: list[tuple[float, Any]]) -> Any:
+def _linear(terms: Sequence[tuple[float, Any]]) -> Any:
     return LinearExpression([pyo.expr.MonomialTermExpression((c, x)) for c, x in terms]) if terms else 0.0
 
 
@@ -353,7 +292,7 @@ def _attempt(model: Model, options: Options, gap: float, clock: Clock) -> Run:
         with quiet():
             run = run_highs(model, options, gap, clock.left, TOLERANCE)
             if run.termination is Termination.FAILED and not clock.over:
-                run = run_highs(model, options, gap, clock.left, 100 * TOLERANCE)
+                run = run_highs(model, options, gap, clock.left, 10 * TOLERANCE)
     except KeyboardInterrupt:
         run = Run(Termination.INTERRUPTED, None, -math.inf, 0, "interrupted")
     return run
@@ -362,9 +301,9 @@ def _attempt(model: Model, options: Options, gap: float, clock: Clock) -> Run:
 def solve(program: Program, options: Options) -> Solution:
     """Prove the optimum of a program with the table MILP.
 
-    A solution is judged by the program itself, not by the solver's tolerances: one that is infeasible or worse
-    than claimed is excluded, and the solver runs again. A program with large coefficients is solved roughly
-    first, then again without everything that costs more than the incumbent. Gaps are absolute below 1.
+    A solution is judged by the program itself, not by the solver's tolerances: one that is infeasible or
+    worse than claimed is excluded, and the solver runs again. A program with large coefficients is solved
+    roughly first, then again without all that costs more than the incumbent. Gaps are absolute below 1.
 
     Parameters
     ----------
@@ -405,7 +344,7 @@ def solve(program: Program, options: Options) -> Solution:
             bound = value
         elif trusted:
             bound = max(bound, min(value, run.bound - SAFETY * options.gap * max(1.0, abs(run.bound))))
-        if bound == math.inf or value - bound <= options.gap * max(abs(value), 1.0):
+        if bound == math.inf or (best and value - bound <= options.gap * max(abs(value), 1.0)):
             termination = Termination.OPTIMAL if best else Termination.INFEASIBLE
             break
         if clock.over or run.termination is not Termination.OPTIMAL or run.assignment is None:

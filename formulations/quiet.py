@@ -25,9 +25,9 @@ def _flush() -> None:
 def quiet() -> Iterator[None]:
     """Drop everything written to file descriptor 1 inside the block, by C code too.
 
-    HiGHS prints a banner on its first construction, before any option can silence it. The descriptor belongs to
-    the whole process: other threads are silenced as well. Standard error is left alone. If descriptor 1 is
-    closed, it is closed again afterwards.
+    HiGHS prints a banner on its first construction, before any option can silence it. The descriptor belongs
+    to the whole process: other threads are silenced as well. Standard error is left alone. If descriptor 1
+    is closed, it is closed again afterwards.
     """
     _flush()
     try:

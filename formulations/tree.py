@@ -53,9 +53,11 @@ class Relaxation:
         self.pairs = compatible_pairs(program)
         self.cache: dict[tuple[object, ...], Table] = {}
 
-    def __call__(self, expression: Expression, decided: set[str]) -> Expression:
+    def __call__(
+        self, expression: Expression, decided: set[str], memo: dict[int, Expression] | None = None
+    ) -> Expression:
         """The expression with every table reduced to the decided axes."""
-        return expression.map_tables(lambda table: self._reduced(table, decided))
+        return expression.map_tables(lambda table: self._reduced(table, decided), memo)
 
     def _reduced(self, table: Table, decided: set[str]) -> Table:
         """Minimum over the undecided axes, jointly for those tied to the same decided axis."""
@@ -163,10 +165,10 @@ class Tree:
         self.objective: list[Expression] = []
         self.limits: list[list[tuple[Expression, float]]] = []
         for t in range(len(names) + 1):
-            decided = set(names[:t])
-            self.objective.append(relax(program.objective, decided))
+            decided, memo = set(names[:t]), dict[int, Expression]()
+            self.objective.append(relax(program.objective, decided, memo))
             self.limits.append(
-                [(relax(b.expression, decided), b.upper + b.tolerance) for b in program.bounds]
+                [(relax(b.expression, decided, memo), b.upper + b.tolerance) for b in program.bounds]
             )
 
     @property

@@ -389,9 +389,9 @@ def compile_frontier(question: FrontierQuestion) -> Program:
 
 
 def _branching_order(levels: Sequence[int]) -> list[str]:
-    """Totals first: they decide arithmetic, bubble and memory; how they spread over the levels comes last."""
-    totals = ["N", "PP", "DP", "TPm", "TPff", "EP", "nanobatch", "microbatches", "schedule"]
-    return totals + [suffix(axis, k) for k in reversed(levels[1:]) for axis in ("PP", "DP", "TPm", "TPff", "EP")]
+    """Cluster size, then the outermost level first: the slow network decides most, and its products are few."""
+    spread = [suffix(axis, k) for k in reversed(levels) for axis in ("DP", "PP", "TPm", "TPff", "EP")]
+    return ["N", *spread, "nanobatch", "microbatches", "schedule"]
 
 
 def _nearest_sizes(question: FrontierQuestion) -> str:

@@ -5,7 +5,7 @@ axes, composed by sums, maxima and products; *equations* over integer vectors ti
 degrees become sums of prime exponents); *bounds* limit expressions from above; one expression is minimised.
 
 Every expression is nondecreasing in each of its tables, so replacing tables by their minima over undecided axes
-gives a lower bound (`Expression.relax`). An infinite table entry forbids its combination, wherever it stands.
+gives a lower bound. An infinite table entry forbids its combination, wherever it stands.
 Values should be near 1: solvers work with absolute tolerances.
 """
 
@@ -72,9 +72,18 @@ class Expression(ABC):
     def evaluate(self, at: Choices) -> Floats:
         """Values at n assignments, shape (n,) (or () where no axis matters)."""
 
+    def map_tables(
+        self, change: Callable[[Table], Expression], memo: dict[int, Expression] | None = None
+    ) -> Expression:
+        """The same expression with every table replaced; `memo` keeps shared parts shared."""
+        memo = {} if memo is None else memo
+        if id(self) not in memo:
+            memo[id(self)] = self._rebuilt(change, memo)
+        return memo[id(self)]
+
     @abstractmethod
-    def map_tables(self, change: Callable[[Table], Expression]) -> Expression:
-        """The same expression with every table replaced."""
+    def _rebuilt(self, change: Callable[[Table], Expression], memo: dict[int, Expression]) -> Expression:
+        """`map_tables` of this node."""
 
     @abstractmethod
     def tables(self) -> Iterator[Table]:
@@ -83,10 +92,6 @@ class Expression(ABC):
     @abstractmethod
     def limits(self, alive: Alive) -> tuple[float, float]:
         """Lower and upper bound over the choices still possible, by interval arithmetic."""
-
-    def relax(self, assigned: set[str], alive: Alive) -> Expression:
-        """A lower bound that depends on the `assigned` axes only."""
-        return self.map_tables(lambda t: t.reduced(assigned, alive))
 
 
 def _alive_classes(view: View, alive: Alive) -> NDArray[np.bool_]:
@@ -117,8 +122,7 @@ class Table(Expression):
         """Values at n assignments."""
         return np.asarray(self.values[tuple(v.codes[at[v.axis]] for v in self.views)])
 
-    def map_tables(self, change: Callable[[Table], Expression]) -> Expression:
-        """The replacement of this table."""
+    def _rebuilt(self, change: Callable[[Table], Expression], memo: dict[int, Expression]) -> Expression:
         return change(self)
 
     def tables(self) -> Iterator[Table]:
@@ -137,18 +141,6 @@ class Table(Expression):
         part = part[np.isfinite(part)]
         return (float(part.min()), float(part.max())) if part.size else (math.inf, -math.inf)
 
-    def reduced(self, assigned: set[str], alive: Alive) -> Table:
-        """Minimum over the axes that are not assigned."""
-        values, views = self.values, []
-        for position in reversed(range(len(self.views))):
-            view = self.views[position]
-            if view.axis in assigned:
-                views.insert(0, view)
-            else:
-                values = np.compress(_alive_classes(view, alive), values, axis=position)
-                values = values.min(axis=position, initial=np.inf)
-        return Table(self.name, tuple(views), np.asarray(values))
-
 
 @dataclass(frozen=True, eq=False)
 class Sum(Expression):
@@ -163,9 +155,8 @@ class Sum(Expression):
             total = total + term.evaluate(at)
         return np.asarray(total)
 
-    def map_tables(self, change: Callable[[Table], Expression]) -> Expression:
-        """The same sum with every table replaced."""
-        return Sum(tuple(t.map_tables(change) for t in self.terms))
+    def _rebuilt(self, change: Callable[[Table], Expression], memo: dict[int, Expression]) -> Expression:
+        return Sum(tuple(t.map_tables(change, memo) for t in self.terms))
 
     def tables(self) -> Iterator[Table]:
         """Tables of all terms."""
@@ -191,9 +182,8 @@ class Max(Expression):
             values = np.maximum(values, term.evaluate(at))
         return values
 
-    def map_tables(self, change: Callable[[Table], Expression]) -> Expression:
-        """The same maximum with every table replaced."""
-        return Max(tuple(t.map_tables(change) for t in self.terms))
+    def _rebuilt(self, change: Callable[[Table], Expression], memo: dict[int, Expression]) -> Expression:
+        return Max(tuple(t.map_tables(change, memo) for t in self.terms))
 
     def tables(self) -> Iterator[Table]:
         """Tables of all terms."""
@@ -220,12 +210,11 @@ class Product(Expression):
         with np.errstate(invalid="ignore"):
             return np.where(forbidden, np.inf, first * second)
 
-    def map_tables(self, change: Callable[[Table], Expression]) -> Expression:
-        """The same product with every table replaced."""
-        factor = change(self.factor)
+    def _rebuilt(self, change: Callable[[Table], Expression], memo: dict[int, Expression]) -> Expression:
+        factor = self.factor.map_tables(change, memo)
         if not isinstance(factor, Table):
             raise TypeError("the factor of a product must stay a table")
-        return Product(factor, self.term.map_tables(change))
+        return Product(factor, self.term.map_tables(change, memo))
 
     def tables(self) -> Iterator[Table]:
         """The factor, then the term's tables."""
@@ -327,6 +316,7 @@ class Program:
             values = table.values[np.ix_(*present)] if present else table.values
             return Table(table.name, cache[table.key], values)
 
+        memo: dict[int, Expression] = {}
         return Program(
             self.name,
             tuple(Axis(a.name, tuple(a.labels[i] for i in keep[a.name])) for a in self.axes),
@@ -334,7 +324,7 @@ class Program:
                 Equation(e.name, {a: t[keep[a]] for a, t in e.terms.items()}, e.rhs) for e in self.equations
             ),
             tuple(
-                Bound(b.name, b.expression.map_tables(shrink), b.upper, b.tolerance) for b in self.bounds
+                Bound(b.name, b.expression.map_tables(shrink, memo), b.upper, b.tolerance) for b in self.bounds
             ),
-            self.objective.map_tables(shrink),
+            self.objective.map_tables(shrink, memo),
         )
