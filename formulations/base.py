@@ -34,6 +34,8 @@ class Options:
     gap: float = 1e-9  #: relative gap at which a bound counts as a proof
     threads: int = 1
     seed: int = 0
+    presolve: bool = True  #: shrink the program first (mixed-integer formulations only)
+    hint: tuple[int, ...] | None = None  #: an assignment to start from
     native: dict[str, Any] = field(default_factory=dict)
 
 

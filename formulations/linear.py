@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.program import Alive, Expression, Max, Product, Program, Sum, Table
+from formulations.limits import LARGE, ForbiddenError, Limits, clip, finite_limits
+from planner.program import Expression, Max, Product, Program, Sum, Table
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -93,164 +94,154 @@ class LinearModel:
 
 
 class TableModel:
-    """Builds the linear model of a program.
+    """The linear model of a program.
 
     Parameters
     ----------
     program : Program
         What to model.
     cutoff : float
-        Objective value that an assignment must not exceed to be of interest; tightens the disaggregation.
+        Assignments with a larger objective need not be in the model.
+
+    Raises
+    ------
+    ForbiddenError
+        The program is infeasible on its face.
     """
 
     def __init__(self, program: Program, cutoff: float = math.inf) -> None:
         self.program = program
         self.model = LinearModel()
-        self.alive: Alive = program.all_alive()
+        large = LARGE * max(1.0, abs(program.objective.limits(program.all_alive())[0]))
+        memo: dict[int, Expression] = {}
+        limited = [(clip(b.expression, large, memo), b.upper + b.tolerance) for b in program.bounds]
+        self.limits = Limits(program, clip(program.objective, large, memo), limited, cutoff)
+        self.alive, self.allowed = self.limits.alive, self.limits.allowed
         self.one_hot: dict[str, Indices] = {}
-        self._built: dict[int, Affine] = {}
-        self._entries: dict[tuple[tuple[str, bytes], ...], Indices] = {}
-        self._forbidden = self._collect_forbidden()
-        for axis in program.axes:
-            names = [f"{axis.name}={label}" for label in axis.labels]
-            columns = self.model.add_columns(names, 0.0, 1.0, integer=axis.size > 1)
+        self._columns: dict[tuple[tuple[str, bytes], ...], Indices] = {}
+        self._done: dict[int, Affine] = {}
+        used = [t.values[self.allowed[t.key]] for t in self.limits.tables]
+        self.largest = max((float(np.abs(v).max(initial=0)) for v in used), default=0.0)
+        self._choose()
+        self.model.cost = self.affine(self.limits.objective)
+        for bound, (expression, upper) in zip(program.bounds, limited, strict=True):
+            part = self.affine(expression)
+            if len(part.columns):
+                self.model.add_row(bound.name, part, -math.inf, upper)
+            elif part.constant > upper:
+                raise ForbiddenError(f"{bound.name} is always exceeded")
+
+    def exclude(self, assignment: tuple[int, ...]) -> None:
+        """Forbid one assignment."""
+        columns = [self.one_hot[a.name][i] for a, i in zip(self.program.axes, assignment, strict=True)]
+        part = Affine(np.array(columns), np.ones(len(columns)))
+        self.model.add_row("excluded", part, -math.inf, len(columns) - 1.0)
+
+    def assignment(self, values: Floats) -> tuple[int, ...]:
+        """The choices that column values stand for."""
+        return tuple(int(np.argmax(values[self.one_hot[a.name]])) for a in self.program.axes)
+
+    def _choose(self) -> None:
+        """Exactly one choice on each axis, and the equations between them."""
+        for axis in self.program.axes:
+            columns = self.model.add_columns(
+                [f"{axis.name}={label}" for label in axis.labels], 0.0, 1.0, integer=True
+            )
+            for i in np.flatnonzero(~self.alive[axis.name]):
+                self.model.upper[columns[i]] = 0.0
             self.one_hot[axis.name] = columns
             self.model.add_row(f"choose {axis.name}", Affine(columns, np.ones(axis.size)), 1.0, 1.0)
-        for equation in program.equations:
+        for equation in self.program.equations:
             for j, rhs in enumerate(equation.rhs):
                 terms = [
                     Affine(self.one_hot[a], t[:, j].astype(np.float64)) for a, t in equation.terms.items()
                 ]
                 self.model.add_row(f"{equation.name}.{j}", Affine.total(terms), float(rhs), float(rhs))
-        # The objective first: parts it shares with bounds then have its cutoff.
-        self.model.cost = self.affine(program.objective, cutoff, "objective")
-        for bound in program.bounds:
-            limit = bound.upper + bound.tolerance
-            part = self.affine(bound.expression, limit, bound.name)
-            if len(part.columns) or part.constant > limit:
-                self.model.add_row(bound.name, part, -math.inf, limit)
-
-    def _collect_forbidden(self) -> dict[tuple[tuple[str, bytes], ...], NDArray[np.bool_]]:
-        """Entries of each tuple of views that some table over it forbids."""
-        forbidden: dict[tuple[tuple[str, bytes], ...], NDArray[np.bool_]] = {}
-        for table in self.program.tables():
-            bad = np.isinf(table.values)
-            forbidden[table.key] = forbidden.get(table.key, False) | bad
-        return forbidden
 
     def _selectors(self, table: Table) -> Indices:
-        """Column of each entry of a table over several views (-1 where forbidden), flattened."""
+        """Column of each entry of a table over several views (-1 where forbidden)."""
         key = table.key
-        if key not in self._entries:
-            good = ~self._forbidden[key]
-            where = np.flatnonzero(good)
-            columns = np.full(good.size, -1, dtype=np.int64)
+        if key not in self._columns:
+            good = self.allowed[key]
             label = "*".join(v.axis for v in table.views)
-            columns[where] = self.model.add_columns([f"{label}#{i}" for i in where], 0.0, 1.0)
-            self._entries[key] = columns
-            grid = columns.reshape(good.shape)
+            columns = np.full(good.shape, -1, dtype=np.int64)
+            columns[good] = self.model.add_columns([f"{label}#{i}" for i in np.flatnonzero(good)], 0.0, 1.0)
+            self._columns[key] = columns
             for position, view in enumerate(table.views):
+                by_class = np.moveaxis(columns, position, 0).reshape(view.classes, -1)
                 for c in range(view.classes):
-                    inside = np.take(grid, c, axis=position).ravel()
-                    inside = inside[inside >= 0]
+                    inside = by_class[c][by_class[c] >= 0]
                     members = self.one_hot[view.axis][view.codes == c]
                     part = Affine(
                         np.concatenate([inside, members]),
                         np.concatenate([np.ones(len(inside)), -np.ones(len(members))]),
                     )
                     self.model.add_row(f"{label}#{position}.{c}", part, 0.0, 0.0)
-        return self._entries[key]
+        return self._columns[key]
 
-    def _cells(self, table: Table) -> tuple[list[Indices], Floats]:
-        """Columns that select each entry not forbidden, and the entries' values."""
+    def _cells(self, table: Table) -> Affine:
+        """The table: its values, on the columns of which one is 1 where they hold."""
         if len(table.views) == 1:
             view = table.views[0]
-            bad = self._forbidden[table.key]
-            groups = [self.one_hot[view.axis][view.codes == c] for c in range(view.classes)]
-            for c in np.flatnonzero(bad):
-                for column in groups[c]:
-                    self.model.upper[column] = 0.0
-            keep = np.flatnonzero(~bad)
-            return [groups[c] for c in keep], table.values[keep]
+            here = np.flatnonzero(self.alive[view.axis])
+            return Affine(self.one_hot[view.axis][here], table.values[view.codes[here]])
         columns = self._selectors(table)
-        keep = np.flatnonzero(columns >= 0)
-        return [columns[keep]], table.values.ravel()[keep]
+        return Affine(columns[columns >= 0], table.values[columns >= 0])
 
-    def affine(self, expression: Expression, upper: float, name: str) -> Affine:
-        """An affine form that is at least the expression, and can equal it; it need not exceed `upper`."""
-        if id(expression) not in self._built:
-            self._built[id(expression)] = self._affine(expression, upper, name)
-        return self._built[id(expression)]
+    def affine(self, expression: Expression) -> Affine:
+        """An affine form that can be lowered to the value of the expression, and no further."""
+        number = self.limits.number(expression)
+        if number not in self._done:
+            match expression:
+                case Table():
+                    constant = Affine(np.zeros(0, np.int64), np.zeros(0), float(expression.values.flat[0]))
+                    self._done[number] = self._cells(expression) if expression.views else constant
+                case Sum():
+                    self._done[number] = Affine.total([self.affine(t) for t in expression.terms])
+                case Max():
+                    self._done[number] = self._maximum(expression, f"max{number}")
+                case Product():
+                    self._done[number] = self._product(expression, number)
+                case _:
+                    raise TypeError(f"unknown expression {type(expression).__name__}")
+        return self._done[number]
 
-    def _affine(self, expression: Expression, upper: float, name: str) -> Affine:
-        match expression:
-            case Table():
-                return self._table(expression)
-            case Sum():
-                return self._sum(expression, upper, name)
-            case Max():
-                parts = [self.affine(t, upper, f"{name}.{i}") for i, t in enumerate(expression.terms)]
-                if len(parts) == 1:
-                    return parts[0]
-                low, high = expression.limits(self.alive)
-                (column,) = self.model.add_columns([f"max {name}"], low, max(low, min(high, upper)))
-                for i, part in enumerate(parts):
-                    over = Affine(np.append(part.columns, column), np.append(part.values, -1.0), part.constant)
-                    self.model.add_row(f"max {name} >= {i}", over, -math.inf, 0.0)
-                return Affine(np.array([column]), np.ones(1))
-            case Product():
-                return self._product(expression, upper, name)
-        raise TypeError(f"unknown expression {type(expression).__name__}")
+    def _maximum(self, expression: Max, name: str) -> Affine:
+        if len(expression.terms) == 1:
+            return self.affine(expression.terms[0])
+        low, high = finite_limits(expression, self.alive)
+        columns = self.model.add_columns([name], low, high)
+        for i, term in enumerate(expression.terms):
+            if term.limits(self.alive)[1] > low:
+                over = Affine.total([self.affine(term), Affine(columns, -np.ones(1))])
+                self.model.add_row(f"{name}.{i}", over, -math.inf, 0.0)
+        return Affine(columns, np.ones(1))
 
-    def _table(self, table: Table) -> Affine:
-        if not table.views:
-            if math.isinf(table.values):  # forbids everything
-                self.model.add_row(f"never {table.name}", Affine.total([]), 1.0, 1.0)
-                return Affine.total([])
-            return Affine(np.zeros(0, dtype=np.int64), np.zeros(0), float(table.values))
-        cells, values = self._cells(table)
-        if len(table.views) == 1:
-            values = np.repeat(values, [len(c) for c in cells])
-        columns = np.concatenate(cells) if cells else np.zeros(0, dtype=np.int64)
-        return Affine(columns, values)
-
-    def _sum(self, expression: Sum, upper: float, name: str) -> Affine:
-        lows = [t.limits(self.alive)[0] for t in expression.terms]
-        total = sum(lows)
-        parts = []
-        for i, (term, low) in enumerate(zip(expression.terms, lows, strict=True)):
-            rest = upper - (total - low) if math.isfinite(total) else upper
-            parts.append(self.affine(term, rest, f"{name}.{i}"))
-        return Affine.total(parts)
-
-    def _product(self, expression: Product, upper: float, name: str) -> Affine:
-        factor, term = expression.factor, expression.term
-        low, high = term.limits(self.alive)
+    def _product(self, expression: Product, number: int) -> Affine:
+        """sum_j b_j part_j, where part_j is the whole term if the factor is b_j, else 0."""
+        factor, term, name = expression.factor, expression.term, f"product{number}"
+        low, high = finite_limits(term, self.alive)
         if not factor.views:
-            value = float(factor.values)
-            if math.isinf(value):
-                return self._table(factor)
-            inner = upper / value if value > 0 else math.inf
-            return self.affine(term, inner, name).scaled(value)
-        cells, values = self._cells(factor)
-        if len(factor.views) == 1:
-            values = np.repeat(values, [len(c) for c in cells])
-        columns = np.concatenate(cells) if cells else np.zeros(0, dtype=np.int64)
-        kinds, which = np.unique(values, return_inverse=True)
-        most = upper / kinds[0] if len(kinds) and kinds[0] > 0 else math.inf
-        inner = self.affine(term, most, name)
-        if not len(kinds) or not math.isfinite(low):
-            return inner  # infeasible: some row already says so
-        parts = self.model.add_columns([f"{name} at {k:.6g}" for k in kinds], 0.0, max(high, 0.0))
-        for j, value in enumerate(kinds):
-            selectors = columns[which == j]
-            ceiling = min(high, upper / value) if value > 0 else high
-            floor = Affine(np.append(selectors, parts[j]), np.append(np.full(len(selectors), low), -1.0))
-            self.model.add_row(f"{name} at {value:.6g} low", floor, -math.inf, 0.0)
-            roof = Affine(np.append(selectors, parts[j]), np.append(np.full(len(selectors), -max(ceiling, low)), 1.0))
-            self.model.add_row(f"{name} at {value:.6g} high", roof, -math.inf, 0.0)
-        together = Affine.total([inner, Affine(parts, -np.ones(len(parts)))])
-        self.model.add_row(f"{name} split", together, -math.inf, 0.0)
+            return self.affine(term).scaled(float(factor.values.flat[0]))
+        cells = self._cells(factor)
+        if low == high:
+            return cells.scaled(low)
+        if not len(cells.columns):
+            raise ForbiddenError(f"{factor.name} has no allowed entry")
+        high = max(0.0, min(high, self.limits.caps[self.limits.number(term)]))
+        cap = self.limits.caps[number]
+        kinds, which = np.unique(cells.values, return_inverse=True)
+        parts = self.model.add_columns([f"{name} at {b:.9g}" for b in kinds], 0.0, high)
+        for j, b in enumerate(kinds):
+            chosen = cells.columns[which == j]
+            here = min(high, cap / b) if b > 0 else high
+            for side, limit, sign in (("least", low, -1.0), ("most", here, 1.0)):
+                if sign < 0 and low <= 0:
+                    continue
+                part = Affine(
+                    np.append(chosen, parts[j]), np.append(np.full(len(chosen), -sign * limit), sign)
+                )
+                self.model.add_row(f"{name} {side} at {b:.9g}", part, -math.inf, 0.0)
+        whole = Affine.total([self.affine(term), Affine(parts, -np.ones(len(parts)))])
+        self.model.add_row(f"{name} whole", whole, 0.0, 0.0)
         return Affine(parts, kinds)
-
-

@@ -60,7 +60,7 @@ class Presolved:
         return tuple(out)
 
 
-def presolve(program: Program, *, beam: int = BEAM, rounds: int = 6) -> Presolved:
+def presolve(program: Program, *, beam: int = BEAM, rounds: int = 6, value=None) -> Presolved:
     """Remove what cannot be part of an assignment better than the incumbent.
 
     Parameters
@@ -73,7 +73,8 @@ def presolve(program: Program, *, beam: int = BEAM, rounds: int = 6) -> Presolve
         Most passes over axes and tables; they end when nothing changes.
     """
     keep = {a.name: np.arange(a.size) for a in program.axes}
-    incumbent, value = Tree(program).beam(beam) if beam else (None, math.inf)
+    if value is None: incumbent, value = Tree(program).beam(beam) if beam else (None, math.inf)
+    else: incumbent=None
     reducer = _Reducer(program, value)
     current: Program | None = program
     for _ in range(rounds):

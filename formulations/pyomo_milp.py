@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import highspy
@@ -22,23 +21,10 @@ from pyomo.contrib.solver.common.factory import SolverFactory
 from pyomo.contrib.solver.common.results import TerminationCondition
 from pyomo.core.expr.numeric_expr import LinearExpression
 
-from formulations.base import Clock, Options, Solution, Termination
-from formulations.cpsat import ForbiddenError, Limits
-from formulations.quiet import quiet
+from formulations.base import Options, Solution, Termination
+from formulations.limits import LARGE, ForbiddenError, Limits, clip, finite_limits
+from formulations.proof import Run, highs_version, prove
 from planner.program import Expression, Max, Product, Program, Sum, Table, View
-
-#: HiGHS' feasibility tolerance: bounds come out low by about as much. At 1e-10, its smallest, version 1.16
-#: proves wrong optima.
-TOLERANCE = 1e-9
-#: Finite values beyond this many times the least objective are lowered to it until an incumbent excludes
-#: them: HiGHS proves wrong optima on coefficients of 1e9.
-LARGE = 1e4
-#: With larger coefficients than this (relative to the incumbent) a proof is not believed.
-TRUSTED = 1e3
-#: Shares of the gap that HiGHS may leave open, and by which its bound is lowered for its rounding.
-OPEN, SAFETY = 0.5, 0.25
-#: Gap of the rough first run on a program with large coefficients.
-ROUGH = 1e-2
 
 
 class Model:
@@ -52,8 +38,9 @@ class Model:
     def __init__(self, program: Program, cutoff: float = math.inf) -> None:
         self.program, self.cutoff = program, cutoff
         large = LARGE * max(1.0, abs(program.objective.limits(program.all_alive())[0]))
-        limited = [(_clip(b.expression, large), b.upper + b.tolerance) for b in program.bounds]
-        self.limits = Limits(program, _clip(program.objective, large), limited, cutoff)
+        memo: dict[int, Expression] = {}
+        limited = [(clip(b.expression, large, memo), b.upper + b.tolerance) for b in program.bounds]
+        self.limits = Limits(program, clip(program.objective, large, memo), limited, cutoff)
         self.alive, self.allowed = self.limits.alive, self.limits.allowed
         used = [t.values[self.allowed[t.key]] for t in self.limits.tables]
         self.largest = max((float(np.abs(v).max(initial=0)) for v in used), default=0.0)
@@ -170,7 +157,7 @@ class Model:
         if len(e.terms) == 1:
             return self.linear(e.terms[0])
         block = self.pyomo.maxima[number]
-        low, high = _finite(e, self.alive)
+        low, high = finite_limits(e, self.alive)
         block.value = pyo.Var(bounds=(low, high))
         block.above = pyo.ConstraintList()
         for term in e.terms:
@@ -180,7 +167,7 @@ class Model:
 
     def _product(self, number: int, e: Product) -> Any:
         """sum_j b_j part_j, where part_j is the whole term if the factor is b_j, else 0."""
-        low, high = _finite(e.term, self.alive)
+        low, high = finite_limits(e.term, self.alive)
         if not e.factor.views:
             return float(e.factor.values) * self.linear(e.term)
         if low == high:
@@ -211,36 +198,8 @@ class Model:
         self.pyomo.excluded.add(sum(picks) <= len(picks) - 1)
 
 
-def _clip(e: Expression, limit: float) -> Expression:
-    """`e` with finite values beyond the limit lowered to it (a relaxation)."""
-
-    def clip(table: Table) -> Expression:
-        large = np.isfinite(table.values) & (table.values > limit)
-        return Table(table.name, table.views, np.where(large, limit, table.values)) if large.any() else table
-
-    return e.map_tables(clip)
-
-
 def _linear(terms: Sequence[tuple[float, Any]]) -> Any:
     return LinearExpression([pyo.expr.MonomialTermExpression((c, x)) for c, x in terms]) if terms else 0.0
-
-
-def _finite(e: Expression, alive: Any) -> tuple[float, float]:
-    low, high = e.limits(alive)
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise ForbiddenError("a table has no allowed entry")
-    return low, high
-
-
-@dataclass(frozen=True)
-class Run:
-    """What one call of the solver returned."""
-
-    termination: Termination
-    assignment: tuple[int, ...] | None
-    bound: float
-    nodes: int
-    detail: str
 
 
 def run_highs(model: Model, options: Options, gap: float, time_left: float, tolerance: float) -> Run:
@@ -286,84 +245,10 @@ def run_highs(model: Model, options: Options, gap: float, time_left: float, tole
     )
 
 
-def _attempt(model: Model, options: Options, gap: float, clock: Clock) -> Run:
-    """Run HiGHS, once more and laxer if it rejects its own solution by a hair."""
-    try:
-        with quiet():
-            run = run_highs(model, options, gap, clock.left, TOLERANCE)
-            if run.termination is Termination.FAILED and not clock.over:
-                run = run_highs(model, options, gap, clock.left, 10 * TOLERANCE)
-    except KeyboardInterrupt:
-        run = Run(Termination.INTERRUPTED, None, -math.inf, 0, "interrupted")
-    return run
-
-
 def solve(program: Program, options: Options) -> Solution:
-    """Prove the optimum of a program with the table MILP.
+    """Prove the optimum of a program with the table MILP; `native["pyomo"]` holds options of HiGHS.
 
-    A solution is judged by the program itself, not by the solver's tolerances: one that is infeasible or
-    worse than claimed is excluded, and the solver runs again. A program with large coefficients is solved
-    roughly first, then again without all that costs more than the incumbent. Gaps are absolute below 1.
-
-    Parameters
-    ----------
-    program : Program
-        What to solve.
-    options : Options
-        `native["pyomo"]` holds options of HiGHS.
+    See `formulations.proof.prove` for how the solver's word is checked.
     """
-    clock = Clock(options.time_limit)
-    version = ".".join(str(getattr(highspy, f"HIGHS_VERSION_{x}")) for x in ("MAJOR", "MINOR", "PATCH"))
-    solver = f"HiGHS {version} through Pyomo {pyomo.version.version}"
-    best: tuple[int, ...] | None = None
-    value, cutoff, nodes, built = math.inf, math.inf, 0, 0.0
-    bound = program.objective.limits(program.all_alive())[0]
-    excluded: list[tuple[int, ...]] = []
-    model, detail = None, ""
-    while True:
-        if model is None:
-            start = clock.spent
-            try:
-                model = Model(program, cutoff)
-            except ForbiddenError as reason:
-                detail, bound = str(reason), value
-                termination = Termination.OPTIMAL if best else Termination.INFEASIBLE
-                break
-            for assignment in excluded:
-                model.exclude(assignment)
-            built += clock.spent - start
-        size = max(1.0, abs(value) if best else abs(bound))
-        trusted = model.largest <= TRUSTED * size or (best is not None and value >= cutoff)
-        run = _attempt(model, options, OPEN * options.gap if trusted else ROUGH, clock)
-        nodes += run.nodes
-        if run.assignment is not None:
-            at = program.choices(run.assignment)
-            if program.feasible(at)[0] and (found := float(np.max(program.objective.evaluate(at)))) < value:
-                best, value = run.assignment, found
-        if run.termination is Termination.INFEASIBLE:
-            bound = value
-        elif trusted:
-            bound = max(bound, min(value, run.bound - SAFETY * options.gap * max(1.0, abs(run.bound))))
-        if bound == math.inf or (best and value - bound <= options.gap * max(abs(value), 1.0)):
-            termination = Termination.OPTIMAL if best else Termination.INFEASIBLE
-            break
-        if clock.over or run.termination is not Termination.OPTIMAL or run.assignment is None:
-            termination = Termination.TIME_LIMIT if clock.over else run.termination
-            detail = run.detail
-            break
-        if best and value < cutoff and not trusted:
-            model, cutoff = None, value
-        else:
-            excluded.append(run.assignment)
-            model.exclude(run.assignment)
-    return Solution(
-        termination,
-        best,
-        value if best else None,
-        bound if best or termination is Termination.INFEASIBLE or math.isfinite(bound) else None,
-        detail,
-        build_seconds=built,
-        solve_seconds=clock.spent - built,
-        nodes=nodes,
-        solver=solver,
-    )
+    solver = f"{highs_version()} through Pyomo {pyomo.version.version}"
+    return prove(program, options, Model, run_highs, solver)

@@ -2,7 +2,7 @@
 
 A partial assignment decides the first t axes of the program. Its lower bound is the objective with every table
 replaced by its minimum over the undecided axes; equations prune by the range that the undecided axes can still
-add. Rounding is monotone, so a bound in floating point never exceeds the value of any completion.
+add. Values of complete assignments are the program's own.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from formulations.fuse import Evaluator
 from planner.program import Alive, Expression, Program, Table, View
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+#: Relative rounding by which a fused bound may differ from the program's own values.
+ROUNDING = 1e-12
 #: Partial assignments expanded at once [rows]: large enough for numpy, small enough for the cache.
 CHUNK = 1 << 17
 
@@ -161,14 +164,15 @@ class Tree:
             if len(self.parts[t]):
                 self.least[t] = self.least[t + 1] + self.parts[t].min(axis=0)
                 self.most[t] = self.most[t + 1] + self.parts[t].max(axis=0)
+        # Only equations an axis takes part in can fail when it is decided.
+        self.active = [np.flatnonzero(np.any(p != 0, axis=0)) for p in self.parts]
         relax = Relaxation(program, alive)
-        self.objective: list[Expression] = []
-        self.limits: list[list[tuple[Expression, float]]] = []
-        for t in range(len(names) + 1):
+        self.uppers = [b.upper + b.tolerance for b in program.bounds]
+        self.levels: list[Evaluator] = []
+        for t in range(len(names)):
             decided, memo = set(names[:t]), dict[int, Expression]()
-            self.objective.append(relax(program.objective, decided, memo))
-            self.limits.append(
-                [(relax(b.expression, decided, memo), b.upper + b.tolerance) for b in program.bounds]
+            self.levels.append(
+                Evaluator([relax(e, decided, memo) for e in (program.objective, *(b.expression for b in program.bounds))])
             )
 
     @property
@@ -178,9 +182,10 @@ class Tree:
 
     def root(self) -> Block:
         """Nothing decided (no row if the root's bound already shows infeasibility)."""
-        block = Block(
-            np.zeros((1, 0), dtype=np.int32), self.rhs[None, :].copy(), np.full(1, -math.inf, dtype=np.float64)
-        )
+        reachable = bool(np.all((self.least[0] <= self.rhs) & (self.rhs <= self.most[0])))
+        reachable = reachable and all(len(c) for c in self.choices)
+        n = int(reachable)
+        block = Block(np.zeros((n, 0), dtype=np.int32), np.repeat(self.rhs[None, :], n, axis=0), np.zeros(n))
         return self._bounded(block, math.inf)
 
     def _bounded(self, block: Block, cutoff: float) -> Block:
@@ -189,10 +194,16 @@ class Tree:
         if n == 0:
             return block
         at = {a.name: block.rows[:, i] for i, a in enumerate(self.program.axes[:t])}
-        bounds = np.broadcast_to(self.objective[t].evaluate(at), (n,))
-        keep = bounds < cutoff
-        for expression, upper in self.limits[t]:
-            keep = keep & (np.broadcast_to(expression.evaluate(at), (n,)) <= upper)
+        if t == self.depth:
+            bounds = np.broadcast_to(self.program.objective.evaluate(at), (n,))
+            index = np.flatnonzero((bounds < cutoff) & self.program.feasible(at))
+            return Block(block.rows[index], block.residual[index], np.array(bounds[index]))
+        evaluator, seen = self.levels[t], {}
+        bounds = np.broadcast_to(evaluator(0, at, seen), (n,))
+        keep = bounds < cutoff - ROUNDING * abs(cutoff) if math.isfinite(cutoff) else np.isfinite(bounds)
+        for j, upper in enumerate(self.uppers, start=1):
+            value = evaluator(j, at, seen)
+            keep = keep & (value <= upper + ROUNDING * max(1.0, abs(upper)))
         index = np.flatnonzero(keep)
         return Block(block.rows[index], block.residual[index], np.array(bounds[index]))
 
@@ -203,15 +214,17 @@ class Tree:
         step = max(1, CHUNK // max(1, len(choices)))
         found = []
         for start in range(0, len(block.rows), step):
-            residual = block.residual[start : start + step, None, :] - parts[None, :, :]
-            good = np.all((residual >= self.least[t + 1]) & (residual <= self.most[t + 1]), axis=-1)
+            some = block.residual[start : start + step]
+            good = np.ones((len(some), len(choices)), dtype=bool)
+            for j in self.active[t]:
+                # Small numbers, compared twice at once: the distance above the least as an unsigned number.
+                over = some[:, j, None] - (parts[None, :, j] + self.least[t + 1, j])
+                good &= over.view(np.uint32) <= np.uint32(self.most[t + 1, j] - self.least[t + 1, j])
             parent, child = np.nonzero(good)
-            rows = np.concatenate(
-                [block.rows[start : start + step][parent], choices[child, None].astype(np.int32)], axis=1
-            )
-            found.append(
-                self._bounded(Block(rows, residual[parent, child], np.zeros(len(rows))), cutoff)
-            )
+            rows = np.empty((len(parent), t + 1), dtype=np.int32)
+            rows[:, :t] = block.rows[start : start + step][parent]
+            rows[:, t] = choices[child]
+            found.append(self._bounded(Block(rows, some[parent] - parts[child], np.zeros(len(rows))), cutoff))
         return join(found) if found else block
 
     def beam(self, width: int, cutoff: float = math.inf) -> tuple[tuple[int, ...] | None, float]:

@@ -4,8 +4,8 @@ Everything is divided by the accelerator-time that the batch's FLOP take at data
 expression is N * batch / ideal = 1 / utilization (formulations.md, "Normalised form").
 
 An axis of parallelism is a chain of axes of the program: its total degree, the product of its degrees from
-level 1 up, from level 2 up, and so on (`suffix`). Every cost at a level is a table over two links of the chain,
-so tables grow with the number of levels, not with the number of ways to split a degree.
+level 1 up, from level 2 up, and so on (`suffix`). Every cost at a level is a table over two links of the
+chain, so tables grow with the number of levels, not with the number of ways to split a degree.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class _Compiler:
     def per_level(self, name: str, axis: str, k: int, values: Callable[[Floats], Floats]) -> Table:
         """Table of what an axis costs at level k.
 
-        `values` gets the degree at level k and the product above it, shape (..., 2): the cost functions need no
-        more to tell what happens at a level.
+        `values` gets the degree at level k and the product above it, shape (..., 2): the cost functions need
+        no more to tell what happens at a level.
         """
         if k == self.levels[-1]:
             return self.table(
@@ -114,9 +114,7 @@ class _Compiler:
         run = self.run
 
         def values(m: Floats, ff: Floats, nanobatch: Floats) -> Floats:
-            block = matmul.block_seconds(
-                self.question.accelerator, run.d_model / m, run.d_ff / ff, nanobatch
-            )
+            block = matmul.block_seconds(self.question.accelerator, run.d_model / m, run.d_ff / ff, nanobatch)
             return run.layers * (run.batch_tokens / nanobatch) * m * ff * block / self.ideal
 
         return self.table("matmul", {"TPm": None, "TPff": None, "nanobatch": None}, values)
@@ -128,14 +126,7 @@ class _Compiler:
             terms = []
             for axis, words in (("TPm", self.run.d_ff), ("TPff", self.run.d_model)):
                 scale = 4 * self.run.layers * self.words / self.bandwidth[k] * words
-                terms.append(
-                    self.per_level(
-                        f"{axis} traffic, level {k}",
-                        axis,
-                        k,
-                        lambda x, scale=scale: scale * collectives.all_reduce_share(x)[..., 0],
-                    )
-                )
+                terms.append(self.per_level(f"{axis} traffic, level {k}", axis, k, _shares(scale)))
             levels.append(Sum(tuple(terms)))
         return Max(tuple(levels))
 
@@ -174,13 +165,8 @@ class _Compiler:
         terms = []
         for axis in ("TPm", "TPff"):
             for k in self.levels:
-                table = self.per_level(
-                    f"{axis} latency, level {k}",
-                    axis,
-                    k,
-                    lambda x, k=k: 4 * self.run.layers * self.latency[k] / self.ideal
-                    * collectives.all_reduce_steps(x)[..., 0],
-                )  # fmt: skip
+                each = 4 * self.run.layers * self.latency[k] / self.ideal
+                table = self.per_level(f"{axis} latency, level {k}", axis, k, _steps(each))
                 terms.append(self._unless_hidden(table))
         cost = 2 * (self.run.layers - 1) * np.array(self.latency) / self.ideal
         return terms + self._crossings("point-to-point latency", cost, worst=True)
@@ -198,12 +184,7 @@ class _Compiler:
         scale = 2 * self.run.parameters * self.words / self.run.batch_tokens
         return Max(
             tuple(
-                self.per_level(
-                    f"DP traffic, level {k}",
-                    "DP",
-                    k,
-                    lambda x, k=k: scale / self.bandwidth[k] * collectives.all_reduce_share(x)[..., 0],
-                )
+                self.per_level(f"DP traffic, level {k}", "DP", k, _shares(scale / self.bandwidth[k]))
                 for k in self.levels
             )
         )
@@ -211,12 +192,7 @@ class _Compiler:
     def data_latency(self) -> list[Table]:
         """Latency of the gradient all-reduce, over the ideal time of one accelerator."""
         return [
-            self.per_level(
-                f"DP latency, level {k}",
-                "DP",
-                k,
-                lambda x, k=k: 2 * self.latency[k] / self.ideal * collectives.all_reduce_steps(x)[..., 0],
-            )
+            self.per_level(f"DP latency, level {k}", "DP", k, _steps(2 * self.latency[k] / self.ideal))
             for k in self.levels
         ]
 
@@ -247,7 +223,8 @@ class _Compiler:
         for k in self.levels:
             terms = {suffix(axis, k): exponents(self.axes[suffix(axis, k)].labels) for axis in AXES}
             terms["N"] = -exponents([math.prod(sizes[k:]) for sizes in self.level_sizes])
-            equations.append(Equation(f"accelerators, levels {k} and up", terms, np.zeros(len(primes), np.int64)))
+            none = np.zeros(len(primes), np.int64)
+            equations.append(Equation(f"accelerators, levels {k} and up", terms, none))
         batch = {axis: exponents(self.axes[axis].labels) for axis in ("DP", "microbatches", "nanobatch")}
         equations.append(Equation("batch", batch, exponents([self.shards])[0]))
         return tuple(_drop_trivial(e) for e in equations)
@@ -310,6 +287,16 @@ class _Compiler:
         return [Bound(f"published {rule.name}", rule, 0.0) for rule in rules]
 
 
+def _shares(scale: float) -> Callable[[Floats], Floats]:
+    """Bandwidth cost of an all-reduce at a level, by `scale` per word share."""
+    return lambda x: np.asarray(scale * collectives.all_reduce_share(x)[..., 0])
+
+
+def _steps(each: float) -> Callable[[Floats], Floats]:
+    """Latency cost of an all-reduce at a level, `each` per level that takes part."""
+    return lambda x: np.asarray(each * collectives.all_reduce_steps(x)[..., 0])
+
+
 def _drop_trivial(equation: Equation) -> Equation:
     """Without the components that no axis takes part in."""
     live = np.any([np.any(t != 0, axis=0) for t in equation.terms.values()], axis=0) | (equation.rhs != 0)
@@ -323,8 +310,8 @@ def _scaled(terms: Sequence[Table], by: float) -> Sum:
 def compile_frontier(question: FrontierQuestion) -> Program:
     """The program of a frontier question.
 
-    Its objective is 1 / utilization, log2(N) above the smallest candidate, or training time over the time that
-    the smallest candidate would take at peak, as the question's objective says.
+    Its objective is 1 / utilization, log2(N) above the smallest candidate, or training time over the time
+    that the smallest candidate would take at peak, as the question's objective says.
 
     Raises
     ------
@@ -337,8 +324,8 @@ def compile_frontier(question: FrontierQuestion) -> Program:
         raise InputError.of(
             "accelerators",
             low if low == high else f"{low}..{high}",
-            "no allowed layout uses a number of accelerators in this range (a product of degrees that divide the "
-            f"model's dimensions, in whole network levels of {question.accelerator.level_sizes}); "
+            "no allowed layout uses a number of accelerators in this range (a product of degrees that divide "
+            f"the model's dimensions, in whole network levels of {question.accelerator.level_sizes}); "
             f"nearest: {_nearest_sizes(question)}",
         )
     c = _Compiler(question)
@@ -389,9 +376,18 @@ def compile_frontier(question: FrontierQuestion) -> Program:
 
 
 def _branching_order(levels: Sequence[int]) -> list[str]:
-    """Cluster size, then the outermost level first: the slow network decides most, and its products are few."""
-    spread = [suffix(axis, k) for k in reversed(levels) for axis in ("DP", "PP", "TPm", "TPff", "EP")]
-    return ["N", *spread, "nanobatch", "microbatches", "schedule"]
+    """Order for tree searches, as measured (docs/formulations.md).
+
+    With up to two levels the products over the outer one come first: the slow network decides most. With
+    more, the total degrees come first: they decide arithmetic, bubble and memory, and the spread comes last.
+    """
+
+    def layer(k: int) -> list[str]:
+        return [suffix(axis, k) for axis in ("DP", "PP", "TPm", "TPff", "EP")]
+
+    rest = ["nanobatch", "microbatches", "schedule"]
+    outer = [name for k in reversed(levels[1:]) for name in layer(k)]
+    return ["N", *outer, *layer(0), *rest] if len(levels) <= 2 else ["N", *layer(0), *rest, *outer]
 
 
 def _nearest_sizes(question: FrontierQuestion) -> str:

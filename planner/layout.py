@@ -64,7 +64,7 @@ class FrontierLayout(BaseModel):
 class FrontierLayouts:
     """Many layouts as arrays: what the cost functions take.
 
-    Degrees are floating point: their products pass 2^63 long before they lose a digit (the odd parts are small).
+    Degrees are floating point: their products pass 2^63 long before they lose a digit (odd parts are small).
     """
 
     tp_m: NDArray[np.float64]  #: shape (n, K)
@@ -85,7 +85,13 @@ class FrontierLayouts:
             return np.array([getattr(x, field) for x in rows], dtype=np.float64)
 
         return cls(
-            *(floats(f) for f in ("tp_m", "tp_ff", "pp", "dp", "ep", "microbatches", "interleave")),
+            tp_m=floats("tp_m"),
+            tp_ff=floats("tp_ff"),
+            pp=floats("pp"),
+            dp=floats("dp"),
+            ep=floats("ep"),
+            microbatches=floats("microbatches"),
+            interleave=floats("interleave"),
             zero_bubble=np.array([x.schedule is Schedule.ZERO_BUBBLE for x in rows]),
         )
 

@@ -1,11 +1,12 @@
 """The program: the one thing that formulations see.
 
-A program chooses one of finitely many *choices* on each *axis*. What a choice costs comes from *tables* over few
-axes, composed by sums, maxima and products; *equations* over integer vectors tie the axes together (products of
-degrees become sums of prime exponents); *bounds* limit expressions from above; one expression is minimised.
+A program chooses one of finitely many *choices* on each *axis*. What a choice costs comes from *tables* over
+few axes, composed by sums, maxima and products; *equations* over integer vectors tie the axes together
+(products of degrees become sums of prime exponents); *bounds* limit expressions from above; one expression is
+minimised.
 
-Every expression is nondecreasing in each of its tables, so replacing tables by their minima over undecided axes
-gives a lower bound. An infinite table entry forbids its combination, wherever it stands.
+Every expression is nondecreasing in each of its tables, so replacing tables by their minima over undecided
+axes gives a lower bound. An infinite table entry forbids its combination, wherever it stands.
 Values should be near 1: solvers work with absolute tolerances.
 """
 
@@ -52,7 +53,10 @@ class View:
 
     @classmethod
     def of(cls, axis: Axis, key: Callable[[Any], Any] | None = None) -> tuple[View, list[Any]]:
-        """Group an axis' choices by `key` of their label (the label itself if None); also each class' key, sorted."""
+        """Group an axis' choices by `key` of their label (the label itself if None).
+
+        Also gives each class' key, sorted.
+        """
         keys = [key(x) if key else x for x in axis.labels]
         kinds = sorted(set(keys))
         place = {k: i for i, k in enumerate(kinds)}
@@ -324,7 +328,8 @@ class Program:
                 Equation(e.name, {a: t[keep[a]] for a, t in e.terms.items()}, e.rhs) for e in self.equations
             ),
             tuple(
-                Bound(b.name, b.expression.map_tables(shrink, memo), b.upper, b.tolerance) for b in self.bounds
+                Bound(b.name, b.expression.map_tables(shrink, memo), b.upper, b.tolerance)
+                for b in self.bounds
             ),
             self.objective.map_tables(shrink, memo),
         )

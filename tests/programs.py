@@ -10,11 +10,9 @@ from planner.program import Axis, Bound, Equation, Expression, Max, Product, Pro
 
 
 def random_program(seed: int) -> Program:
-    """A small program with every feature: grouped views, forbidden entries, equations, bounds, nested products."""
+    """A small program with every feature: grouped views, forbidden entries, equations, bounds, products."""
     rng = np.random.default_rng(seed)
-    axes = tuple(
-        Axis(f"x{i}", tuple(range(rng.integers(1, 6)))) for i in range(rng.integers(2, 6))
-    )
+    axes = tuple(Axis(f"x{i}", tuple(range(rng.integers(1, 6)))) for i in range(rng.integers(2, 6)))
 
     def view(axis: Axis) -> View:
         if rng.random() < 0.5:

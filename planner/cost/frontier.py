@@ -64,7 +64,9 @@ def frontier_cost(
     n = layouts.accelerators
     per_link = w / (n[:, None] * bandwidth)
     tp_m, tp_ff, pp, dp, ep = (getattr(layouts, x) for x in ("tp_m", "tp_ff", "pp", "dp", "ep"))
-    total = {name: x.prod(axis=-1) for name, x in (("m", tp_m), ("ff", tp_ff), ("p", pp), ("d", dp), ("e", ep))}
+    total = {
+        name: x.prod(axis=-1) for name, x in (("m", tp_m), ("ff", tp_ff), ("p", pp), ("d", dp), ("e", ep))
+    }
 
     nanobatch = batch / (total["d"] * layouts.microbatches * run.experts)
     block = matmul.block_seconds(accelerator, run.d_model / total["m"], run.d_ff / total["ff"], nanobatch)
@@ -86,9 +88,7 @@ def frontier_cost(
     point_latency = (worst * interfaces * latency).sum(axis=-1)
 
     tensor, data = tensor_levels.max(axis=-1), data_levels.max(axis=-1)
-    bubble = pipeline.bubble_factor(
-        total["p"], layouts.interleave, layouts.microbatches, layouts.zero_bubble
-    )
+    bubble = pipeline.bubble_factor(total["p"], layouts.interleave, layouts.microbatches, layouts.zero_bubble)
     flow = np.maximum(arithmetic, tensor + point_to_point)
     pipe = flow * bubble + np.where(layouts.zero_bubble, 0.0, tensor_latency + point_latency)
     step = (np.maximum(pipe, data) if overlap_data else pipe + data) + data_latency

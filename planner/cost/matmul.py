@@ -66,7 +66,12 @@ def _boundary(
 
 
 def matmul_seconds(
-    accelerator: Accelerator, d1: ArrayLike, d2: ArrayLike, columns: ArrayLike, *, weight_gradient: bool = False
+    accelerator: Accelerator,
+    d1: ArrayLike,
+    d2: ArrayLike,
+    columns: ArrayLike,
+    *,
+    weight_gradient: bool = False,
 ) -> Floats:
     """Time of one multiplication of a d1 x d2 weight matrix with `columns` vectors [s].
 
@@ -80,7 +85,8 @@ def matmul_seconds(
         The product that forms the weight gradient, instead of a forward or activation-gradient product.
     """
     a = accelerator
-    shape = Shape(*(np.asarray(x, dtype=np.float64) for x in (d1, d2, columns)), a.word_bytes)
+    first, second, tokens = (np.asarray(x, dtype=np.float64) for x in (d1, d2, columns))
+    shape = Shape(first, second, tokens, a.word_bytes)
     register = a.usable_share * a.register_bytes_per_block
     per_unit = a.register_blocks_per_unit * register
     l2 = max(a.usable_share * a.l2_capacity, per_unit)
@@ -99,7 +105,9 @@ def matmul_seconds(
     return np.asarray(np.maximum(busiest, arithmetic) + a.matmul_overhead)
 
 
-def block_seconds(accelerator: Accelerator, shard_d: ArrayLike, shard_f: ArrayLike, tokens: ArrayLike) -> Floats:
+def block_seconds(
+    accelerator: Accelerator, shard_d: ArrayLike, shard_f: ArrayLike, tokens: ArrayLike
+) -> Floats:
     """Time of the six multiplications of one MLP block and microbatch, forward and backward [s].
 
     `shard_d` = d / TPm, `shard_f` = f / TPff [words]; `tokens` = nanobatch per expert [tokens].
