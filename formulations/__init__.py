@@ -7,7 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import cast
 
-from formulations.base import Formulation
+from formulations.base import Formulation, Options, Solution
+from planner.program import Program
 
 
 @dataclass(frozen=True)
@@ -42,3 +43,13 @@ def available(name: str) -> bool:
 def load(name: str) -> Formulation:
     """The solve function of a formulation."""
     return cast(Formulation, import_module(CATALOGUE[name].module).solve)
+
+
+def solve(name: str, program: Program, options: Options) -> Solution:
+    """Solve a program with a formulation, presolved first where that is asked for and makes sense."""
+    core = load(name)
+    if not (CATALOGUE[name].mixed_integer and options.presolve):
+        return core(program, options)
+    from formulations.presolve import with_presolve
+
+    return with_presolve(core, program, options)

@@ -1,97 +1,169 @@
 """Shrink a program before a solver sees it: what every mixed-integer formulation shares.
 
-A beam search finds an incumbent; choices and table entries whose relaxed bound exceeds it are removed; equations
-and forbidden entries propagate. What is left has the same optimum, and every assignment better than the
-incumbent.
+A short walk of the search tree finds an incumbent; choices and table entries whose relaxed bound exceeds it are
+removed; equations and forbidden entries propagate. What is left keeps every assignment at least as good as the
+incumbent. The solver then proves the rest. Where the walk happens to be complete it is a proof of its own, and
+the solver's is a second opinion that gets limited patience.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from formulations.base import Clock, Formulation, Options, Solution, Termination
+from formulations.enumeration import Walk, walk
 from formulations.tree import Relaxation, Tree
 from planner.program import Bound, Expression, Program, Table
 
 Assignment = tuple[int, ...]
 Key = tuple[tuple[str, bytes], ...]
 
-#: Entries above the incumbent by less than this are kept: the proof must not rest on the last digit.
-SLACK = 1e-9
-#: Width of the beam that looks for the incumbent [rows].
-BEAM = 1000
+#: Relative room above the incumbent within which everything is kept: solvers have tolerances.
+ROOM = 2e-6
+#: Partial assignments that the two walks for the incumbent expand, before and after the first reduction [rows].
+FIRST_WALK, SECOND_WALK = 50_000, 2_000_000
 #: Largest table whose entries are bounded one by one [entries].
-LARGEST_TABLE = 2_000_000
+LARGEST_TABLE = 1_000_000
+#: Most passes over axes and tables; they end when nothing changes.
+ROUNDS = 8
+#: Time for a second opinion after a complete walk [s], or this many times the time the walk took.
+PATIENCE, PATIENCE_FACTOR = 2.0, 2.0
 
 
 @dataclass(frozen=True, eq=False)
 class Presolved:
     """A smaller program, and how its answers read in the original one."""
 
-    program: Program | None  #: None when nothing can be better than the incumbent (or nothing is feasible)
-    keep: dict[str, NDArray[np.int64]]  #: original index of each choice left
+    program: Program | None  #: None when nothing is as good as the incumbent, or nothing is feasible
+    keep: Mapping[str, NDArray[np.int64]]  #: original index of each choice left
     incumbent: Assignment | None  #: in the original program
     value: float  #: of the incumbent; inf if there is none
-
-    @property
-    def cutoff(self) -> float:
-        """Objective above which nothing was kept."""
-        return self.value + SLACK * abs(self.value) if math.isfinite(self.value) else math.inf
-
-    def original(self, assignment: Assignment) -> Assignment:
-        """An assignment of the smaller program, in the original one."""
-        assert self.program is not None
-        return tuple(
-            int(self.keep[a.name][i]) for a, i in zip(self.program.axes, assignment, strict=True)
-        )
-
-    def reduced(self, assignment: Assignment) -> Assignment | None:
-        """An assignment of the original program, in the smaller one; None if a choice is gone."""
-        assert self.program is not None
-        out = []
-        for axis, i in zip(self.program.axes, assignment, strict=True):
-            place = int(np.searchsorted(self.keep[axis.name], i))
-            if place == len(self.keep[axis.name]) or self.keep[axis.name][place] != i:
-                return None
-            out.append(place)
-        return tuple(out)
+    bound: float  #: nothing is below this
+    complete: bool  #: the incumbent is proven optimal (or the program infeasible) by a complete walk
+    rows: int  #: partial assignments expanded
 
 
-def presolve(program: Program, *, beam: int = BEAM, rounds: int = 6, value=None) -> Presolved:
-    """Remove what cannot be part of an assignment better than the incumbent.
+def _index(program: Program, keep: Mapping[str, NDArray[np.int64]], assignment: Assignment) -> Assignment:
+    """An assignment of the smaller program, in the original one."""
+    return tuple(int(keep[a.name][i]) for a, i in zip(program.axes, assignment, strict=True))
+
+
+def _place(
+    program: Program, keep: Mapping[str, NDArray[np.int64]], assignment: Assignment
+) -> Assignment | None:
+    """An assignment of the original program, in the smaller one; None if a choice is gone."""
+    places = []
+    for axis, i in zip(program.axes, assignment, strict=True):
+        here = np.flatnonzero(keep[axis.name] == i)
+        if not len(here):
+            return None
+        places.append(int(here[0]))
+    return tuple(places)
+
+
+def presolve(program: Program, clock: Clock, gap: float) -> Presolved:
+    """Find an incumbent and remove what cannot be part of an assignment as good.
 
     Parameters
     ----------
     program : Program
         What is to be solved.
-    beam : int
-        Width of the search for the incumbent [rows]; 0 for none.
-    rounds : int
-        Most passes over axes and tables; they end when nothing changes.
+    clock : Clock
+        Ends the walks.
+    gap : float
+        Relative gap of interest.
     """
     keep = {a.name: np.arange(a.size) for a in program.axes}
-    if value is None: incumbent, value = Tree(program).beam(beam) if beam else (None, math.inf)
-    else: incumbent=None
-    reducer = _Reducer(program, value)
     current: Program | None = program
-    for _ in range(rounds):
+    incumbent: Assignment | None = None
+    value, bound, rows, complete = math.inf, -math.inf, 0, False
+    for budget in (FIRST_WALK, SECOND_WALK):
         assert current is not None
-        reducer = _Reducer(current, value)
-        alive = reducer.alive_choices()
+        found: Walk = walk(Tree(current), clock, target=value, gap=gap, rows=budget)
+        rows += found.rows
+        bound = max(bound, min(found.bound, value))
+        if found.assignment is not None:
+            incumbent, value = _index(current, keep, found.assignment), found.value
+        complete = found.termination is Termination.OPTIMAL
+        if complete and incumbent is None:
+            return Presolved(None, keep, None, math.inf, math.inf, True, rows)
+        current, keep = _reduce(current, keep, value)
+        if current is None or complete or clock.over or found.termination is Termination.INTERRUPTED:
+            break
+    return Presolved(current, keep, incumbent, value, bound, complete, rows)
+
+
+def _reduce(
+    program: Program, keep: dict[str, NDArray[np.int64]], value: float
+) -> tuple[Program | None, dict[str, NDArray[np.int64]]]:
+    """Remove choices and entries in turn until nothing changes."""
+    for _ in range(ROUNDS):
+        alive = _Reducer(program, value).alive_choices()
         if not all(mask.any() for mask in alive.values()):
-            return Presolved(None, keep, incumbent, value)
+            return None, keep
         removed = sum(int((~mask).sum()) for mask in alive.values())
         if removed:
             keep = {a: index[alive[a]] for a, index in keep.items()}
-            current = current.restricted(alive)
-        forbidden = _Reducer(current, value).forbid_entries()
-        current = forbidden[0]
-        if not removed and not forbidden[1]:
+            program = program.restricted(alive)
+        program, forbidden = _Reducer(program, value).forbid_entries()
+        if not removed and not forbidden:
             break
-    return Presolved(current, keep, incumbent, value)
+    return program, keep
+
+
+def with_presolve(core: Formulation, program: Program, options: Options) -> Solution:
+    """Presolve, let a formulation solve what is left, and read its answer in the original program."""
+    clock = Clock(options.time_limit)
+    pre = presolve(program, clock, options.gap)
+    spent = clock.spent
+    value = pre.value if pre.incumbent is not None else None
+    note = f"presolve expanded {pre.rows:,} partial assignments"
+    if pre.program is None or clock.over:
+        done = pre.program is None or pre.complete
+        termination = Termination.OPTIMAL if pre.incumbent is not None else Termination.INFEASIBLE
+        bound = pre.bound if pre.program is not None else (pre.value if value is None else pre.bound)
+        return Solution(
+            termination if done else Termination.TIME_LIMIT,
+            pre.incumbent,
+            value,
+            bound,
+            f"{note}, which is the whole proof" if done else note,
+            solve_seconds=spent,
+            nodes=pre.rows,
+        )
+    left = clock.left
+    if pre.complete:
+        left = min(left, max(PATIENCE, PATIENCE_FACTOR * spent))
+    hint = None if pre.incumbent is None else _place(pre.program, pre.keep, pre.incumbent)
+    answer = core(pre.program, replace(options, time_limit=left, hint=hint, presolve=False))
+    assignment, objective = pre.incumbent, value
+    if answer.assignment is not None:
+        found = _index(pre.program, pre.keep, answer.assignment)
+        at = program.choices(found)
+        here = float(np.max(program.objective.evaluate(at)))
+        if program.feasible(at)[0] and (objective is None or here < objective):
+            assignment, objective = found, here
+    known = objective if objective is not None else math.inf
+    bound = max(pre.bound, min(known, answer.bound if answer.bound is not None else -math.inf))
+    termination, detail = answer.termination, answer.detail
+    if termination is not Termination.OPTIMAL and pre.complete:
+        detail = f"proved by presolve: {note}, all there are; the solver's own bound: {answer.bound}; {detail}"
+        termination = Termination.OPTIMAL
+    return replace(
+        answer,
+        termination=termination,
+        assignment=assignment,
+        objective=objective,
+        bound=bound if math.isfinite(bound) or termination is Termination.INFEASIBLE else None,
+        detail=detail or (f"{note}, all there are: two proofs" if pre.complete else note),
+        build_seconds=answer.build_seconds,
+        solve_seconds=answer.solve_seconds + spent,
+    )
 
 
 class _Reducer:
@@ -99,7 +171,7 @@ class _Reducer:
 
     def __init__(self, program: Program, value: float) -> None:
         self.program = program
-        self.cutoff = value + SLACK * abs(value) if math.isfinite(value) else math.inf
+        self.cutoff = value + ROOM * max(1.0, abs(value)) if math.isfinite(value) else math.inf
         self.alive = program.all_alive()
         self.relax = Relaxation(program, self.alive)
 

@@ -227,18 +227,6 @@ class Tree:
             found.append(self._bounded(Block(rows, some[parent] - parts[child], np.zeros(len(rows))), cutoff))
         return join(found) if found else block
 
-    def beam(self, width: int, cutoff: float = math.inf) -> tuple[tuple[int, ...] | None, float]:
-        """A good assignment by following the `width` best partial ones at each depth; (None, inf) if none."""
-        block = self.root()
-        for _ in range(self.depth):
-            if len(block.rows) == 0:
-                return None, math.inf
-            block = best(self.expand(block, cutoff), width)
-        if len(block.rows) == 0:
-            return None, math.inf
-        i = int(np.argmin(block.bounds))
-        return tuple(int(x) for x in block.rows[i]), float(block.bounds[i])
-
 
 def join(blocks: list[Block]) -> Block:
     """Rows of all blocks (of equal depth)."""

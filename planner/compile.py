@@ -241,6 +241,12 @@ class _Compiler:
             for k in self.levels[:-1]
         ]
 
+    def schedules(self) -> Bound:
+        """The schedules that a pipeline can run, for programs in which the bubble costs nothing."""
+        bubble = self.bubble()
+        rule = np.where(np.isinf(bubble.values), np.inf, 0.0)
+        return Bound("schedule", Table("schedule", bubble.views, rule), 0.0)
+
     def memory(self) -> Bound:
         """Weights on every replica fit: rank of DP among its values <= the last rank that N can hold.
 
@@ -366,6 +372,8 @@ def compile_frontier(question: FrontierQuestion) -> Program:
     if question.deadline is not None:
         allowed = c.per_size("deadline", -enough * n)
         bounds.append(Bound("deadline", Sum((inverse_utilization, allowed)), 0.0))
+    elif question.objective is Objective.ACCELERATORS:
+        bounds.append(c.schedules())
     return Program(
         f"frontier {question.run.flop:.3g} FLOP on {question.accelerator.name}",
         tuple(c.axes[name] for name in _branching_order(c.levels)),

@@ -1,6 +1,7 @@
 """Random small frontier questions, and random layouts for them: most keep every rule, some break one."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,9 +36,11 @@ def prime_factors(n: int) -> list[int]:
     return found
 
 
+@lru_cache(maxsize=10_000)
 def divisors(n: int) -> list[int]:
-    """Divisors by trial."""
-    return [x for x in range(1, n + 1) if n % x == 0]
+    """Divisors by trial, ascending."""
+    low = [x for x in range(1, math.isqrt(n) + 1) if n % x == 0]
+    return sorted({*low, *(n // x for x in low)})
 
 
 def random_run(rng: np.random.Generator, *, sparse: bool) -> FrontierRun:

@@ -7,6 +7,8 @@ import itertools
 import math
 from types import SimpleNamespace
 
+from tests.samples import divisors
+
 AXES = ("TPm", "TPff", "PP", "DP", "EP")
 
 
@@ -228,8 +230,8 @@ def keeps_rules(question, layout):
     ]
     if question.space.value == "paper":
         tp = total["TPm"] * total["TPff"]
-        root = max(x for x in range(1, tp + 1) if x * x <= tp)
-        larger = [x for x in range(1, shards // dp + 1) if shards // dp % x == 0 and x >= (2 * pp if zero else pp)]
+        root = int(math.sqrt(tp))
+        larger = [x for x in divisors(shards // dp) if x >= (2 * pp if zero else pp)] if shards >= dp else []
         ratio = n / experts
         rules += [
             ratio == int(ratio) and bin(int(ratio)).count("1") == 1,

@@ -60,6 +60,9 @@ def expected_objective(question, layouts, cost):
 
 def compare(question, layouts):
     """Objective, rules and limits of the program against the plain ones; gives how many keep each."""
+    if not question.cluster_sizes:
+        assert not any(scalar_model.keeps_rules(question, layout) for layout in layouts)
+        return 0, 0
     program = compile_frontier(question)
     rows, known = [], []
     for layout in layouts:
