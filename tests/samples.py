@@ -96,8 +96,8 @@ def random_question(rng: np.random.Generator) -> FrontierQuestion:
 def random_layout(rng: np.random.Generator, question: FrontierQuestion) -> FrontierLayout | None:
     """A layout that mostly keeps the rules; None if the draw leads nowhere.
 
-    Network levels are filled from the inside with prime factors that the axes still have; the cluster ends at a
-    random level.
+    Network levels are filled from the inside with prime factors that the axes still have; the cluster ends at
+    a random level.
     """
     run, fixed = question.run, question.accelerator.level_sizes
     shards = run.batch_tokens // run.experts

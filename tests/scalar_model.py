@@ -1,4 +1,4 @@
-"""The frontier model once more: one layout at a time, in plain loops, from the specification and not from the code.
+"""The frontier model once more: one layout at a time, in plain loops, from the specification, not the code.
 
 Crossings are counted on an explicit placement of stages and experts instead of by formula.
 """
@@ -45,7 +45,9 @@ def matmul(a, d1, d2, b, *, gradient):
     block = a.usable_share * a.register_bytes_per_block
     per_unit = a.register_blocks_per_unit * block
     w = a.word_bytes
-    x1, _ = traffic(d1, d2, b, w, max(a.usable_share * a.l2_capacity, per_unit), 1, mesh=False, gradient=gradient)
+    x1, _ = traffic(
+        d1, d2, b, w, max(a.usable_share * a.l2_capacity, per_unit), 1, mesh=False, gradient=gradient
+    )
     x2, mesh = traffic(d1, d2, b, w, per_unit, a.units, mesh=a.unit_network, gradient=gradient)
     blocks = a.register_blocks_per_unit * a.units
     x3, _ = traffic(d1, d2, b, w, block, blocks, mesh=False, gradient=gradient)
@@ -83,7 +85,7 @@ def level_between(one, other, degrees):
 
 
 def pipeline_interfaces(degrees, v, layers):
-    """How many of the L - 1 layer interfaces cross each level, from the placement of every chunk of layers."""
+    """How many of the L - 1 layer interfaces cross each level, from the placement of every chunk."""
     stages = math.prod(degrees)
     counts = [0] * len(degrees)
     for chunk in range(stages * v - 1):
@@ -111,7 +113,7 @@ def highest_used(degrees):
 
 
 def higher_of(first, second):
-    """Distribution of the higher of two independent levels, each given without its share of no crossing (-1)."""
+    """Distribution of the higher of two independent levels, each without its share of no crossing (-1)."""
     out = [0.0] * len(first)
     full = [[1 - sum(x), *x] for x in (first, second)]
     for (i, p), (j, q) in itertools.product(*(enumerate(x) for x in full)):
@@ -190,8 +192,7 @@ def _neighbours(degrees):
 def fills_levels(sizes, fixed):
     """Whether level sizes are those of a cluster: full up to some level, a part of it, nothing above.
 
-    The part must not be a whole number of the level's groups spread elsewhere: where the level's size divides what
-    is left, the level is full.
+    Where a level's size divides what is left, the level is full.
     """
     rest = math.prod(sizes)
     for size, full in zip(sizes, fixed, strict=False):
@@ -214,7 +215,9 @@ def keeps_rules(question, layout):
     n, m, v = math.prod(total.values()), layout.microbatches, layout.interleave
     pp, dp, depth, experts = total["PP"], total["DP"], run.layers, run.experts
     zero = layout.schedule.value == "zero-bubble"
-    sizes = [math.prod(x) for x in zip(layout.tp_m, layout.tp_ff, layout.pp, layout.dp, layout.ep, strict=True)]
+    sizes = [
+        math.prod(x) for x in zip(layout.tp_m, layout.tp_ff, layout.pp, layout.dp, layout.ep, strict=True)
+    ]
     fixed = [level.size for level in a.network if level.size is not None]
     shards = run.batch_tokens // experts
     rules = [

@@ -78,9 +78,7 @@ def compare(question, layouts):
         return 0, 0
     at = program.choices(rows)
     stacked = FrontierLayouts.stack(x for x, _ in known)
-    cost = frontier_cost(
-        question.run, question.accelerator, stacked, overlap_data=question.overlap_data
-    )
+    cost = frontier_cost(question.run, question.accelerator, stacked, overlap_data=question.overlap_data)
     keeps = np.array([k for _, k in known])
     limits = cost.memory_needed <= cost.memory_available
     if question.deadline is not None:
@@ -220,27 +218,31 @@ def test_a_tiny_space_holds_exactly_the_layouts_that_keep_the_rules(experts, spa
             if scalar_model.keeps_rules(question, layout):
                 whole.add(layout.model_dump_json())
     program = compile_frontier(question)
-    # All assignments, extended axis by axis; equations are linear, so partial sums can be merged late.
-    rows = np.zeros((1, 0), dtype=np.int64)
-    for i, axis in enumerate(program.axes):
-        rows = np.hstack([np.repeat(rows, axis.size, axis=0), np.tile(np.arange(axis.size), len(rows))[:, None]])
-        rows = rows[~_broken_links(program, rows, i)]
+    rows = assignments(program)
     rows = rows[program.feasible(program.choices(rows))]
     assert {decode(program.labels(row)).model_dump_json() for row in rows} == whole
     assert len(rows) == len(whole) > 10
 
 
-def _broken_links(program, rows, last):
-    """Rows in which a product of outer degrees does not divide the inner one, of the axes up to `last`."""
-    names = [a.name for a in program.axes[: last + 1]]
-    broken = np.zeros(len(rows), dtype=bool)
-    for axis in FIELDS:
-        if axis in names and suffix(axis, 1) in names:
-            inner, outer = (
-                np.array(program.axis(x).labels)[rows[:, names.index(x)]] for x in (axis, suffix(axis, 1))
-            )
-            broken |= (inner % outer != 0) | (inner // outer > 2)
-    return broken
+def assignments(program):
+    """All assignments that keep the equations, axis by axis; a part goes when no rest can keep them."""
+    rows = np.zeros((1, 0), dtype=np.int64)
+    sums = {e.name: np.zeros((1, e.rhs.size), dtype=np.int64) for e in program.equations}
+    for i, axis in enumerate(program.axes):
+        rows = np.hstack(
+            [np.repeat(rows, axis.size, axis=0), np.tile(np.arange(axis.size), len(rows))[:, None]]
+        )
+        later = {x.name for x in program.axes[i + 1 :]}
+        good = np.ones(len(rows), dtype=bool)
+        for e in program.equations:
+            here = e.terms.get(axis.name, np.zeros((axis.size, e.rhs.size), dtype=np.int64))
+            sums[e.name] = np.repeat(sums[e.name], axis.size, axis=0) + here[rows[:, i]]
+            rest = [t for name, t in e.terms.items() if name in later]
+            low, high = (sum((f(t, axis=0) for t in rest), np.zeros_like(e.rhs)) for f in (np.min, np.max))
+            good &= np.all((sums[e.name] + low <= e.rhs) & (sums[e.name] + high >= e.rhs), axis=1)
+        rows = rows[good]
+        sums = {name: x[good] for name, x in sums.items()}
+    return rows
 
 
 def test_a_range_without_cluster_sizes_is_refused():
