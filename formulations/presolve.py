@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +19,21 @@ from numpy.typing import NDArray
 from formulations.base import Clock, Formulation, Options, Solution, Termination
 from formulations.enumeration import Walk, walk
 from formulations.tree import Relaxation, Tree
-from planner.program import Bound, Expression, Program, Table
+from planner.program import Bound, Expression, Max, Product, Program, Sum, Table
 
 Assignment = tuple[int, ...]
 Key = tuple[tuple[str, bytes], ...]
 
 #: Relative room above the incumbent within which everything is kept: solvers have tolerances.
 ROOM = 2e-6
-#: Partial assignments that the two walks for the incumbent expand, before and after the first reduction [rows].
-FIRST_WALK, SECOND_WALK = 50_000, 2_000_000
+#: Partial assignments that each walk for the incumbent expands; the program is reduced between walks [rows].
+WALKS = (50_000, 300_000, 3_000_000)
 #: Largest table whose entries are bounded one by one [entries].
 LARGEST_TABLE = 1_000_000
 #: Most passes over axes and tables; they end when nothing changes.
 ROUNDS = 8
+#: With a gap as loose as this a complete walk needs no second opinion.
+ROUGH = 1e-6
 #: Time for a second opinion after a complete walk [s], or this many times the time the walk took.
 PATIENCE, PATIENCE_FACTOR = 2.0, 2.0
 
@@ -82,17 +85,21 @@ def presolve(program: Program, clock: Clock, gap: float) -> Presolved:
     current: Program | None = program
     incumbent: Assignment | None = None
     value, bound, rows, complete = math.inf, -math.inf, 0, False
-    for budget in (FIRST_WALK, SECOND_WALK):
+    orders = [[a.name for a in program.axes], *program.other_orders]
+    for budget, order in product(WALKS, orders):
         assert current is not None
-        found: Walk = walk(Tree(current), clock, target=value, gap=gap, rows=budget)
+        tree = Tree(current.reordered(order))
+        found: Walk = walk(tree, clock, target=value, gap=gap, rows=budget)
         rows += found.rows
         bound = max(bound, min(found.bound, value))
         if found.assignment is not None:
-            incumbent, value = _index(current, keep, found.assignment), found.value
+            chosen = dict(zip(order, found.assignment, strict=True))
+            incumbent, value = _index(current, keep, tuple(chosen[a.name] for a in program.axes)), found.value
         complete = found.termination is Termination.OPTIMAL
         if complete and incumbent is None:
             return Presolved(None, keep, None, math.inf, math.inf, True, rows)
-        current, keep = _reduce(current, keep, value)
+        if found.assignment is not None or (budget, order) == (WALKS[0], orders[0]):
+            current, keep = _reduce(current, keep, value)
         if current is None or complete or clock.over or found.termination is Termination.INTERRUPTED:
             break
     return Presolved(current, keep, incumbent, value, bound, complete, rows)
@@ -116,6 +123,27 @@ def _reduce(
     return program, keep
 
 
+def _near_one(program: Program, value: float) -> tuple[Program, float]:
+    """The program with its objective near 1, and what it was divided by: solvers have absolute tolerances."""
+    if not (math.isfinite(value) and value > 0) or 0.1 <= value <= 1e3:
+        return program, 1.0
+    return replace(program, objective=_scaled(program.objective, 1 / value)), value
+
+
+def _scaled(expression: Expression, by: float) -> Expression:
+    match expression:
+        case Table():
+            return Table(expression.name, expression.views, expression.values * by)
+        case Sum():
+            return Sum(tuple(_scaled(t, by) for t in expression.terms))
+        case Max():
+            return Max(tuple(_scaled(t, by) for t in expression.terms))
+        case Product():
+            factor = expression.factor
+            return Product(Table(factor.name, factor.views, factor.values * by), expression.term)
+    raise TypeError(f"unknown expression {type(expression).__name__}")
+
+
 def with_presolve(core: Formulation, program: Program, options: Options) -> Solution:
     """Presolve, let a formulation solve what is left, and read its answer in the original program."""
     clock = Clock(options.time_limit)
@@ -123,7 +151,8 @@ def with_presolve(core: Formulation, program: Program, options: Options) -> Solu
     spent = clock.spent
     value = pre.value if pre.incumbent is not None else None
     note = f"presolve expanded {pre.rows:,} partial assignments"
-    if pre.program is None or clock.over:
+    enough = pre.complete and options.gap >= ROUGH
+    if pre.program is None or clock.over or enough:
         done = pre.program is None or pre.complete
         termination = Termination.OPTIMAL if pre.incumbent is not None else Termination.INFEASIBLE
         bound = pre.bound if pre.program is not None else (pre.value if value is None else pre.bound)
@@ -139,8 +168,9 @@ def with_presolve(core: Formulation, program: Program, options: Options) -> Solu
     left = clock.left
     if pre.complete:
         left = min(left, max(PATIENCE, PATIENCE_FACTOR * spent))
+    small, scale = _near_one(pre.program, pre.value)
     hint = None if pre.incumbent is None else _place(pre.program, pre.keep, pre.incumbent)
-    answer = core(pre.program, replace(options, time_limit=left, hint=hint, presolve=False))
+    answer = core(small, replace(options, time_limit=left, hint=hint, presolve=False))
     assignment, objective = pre.incumbent, value
     if answer.assignment is not None:
         found = _index(pre.program, pre.keep, answer.assignment)
@@ -149,10 +179,11 @@ def with_presolve(core: Formulation, program: Program, options: Options) -> Solu
         if program.feasible(at)[0] and (objective is None or here < objective):
             assignment, objective = found, here
     known = objective if objective is not None else math.inf
-    bound = max(pre.bound, min(known, answer.bound if answer.bound is not None else -math.inf))
+    proved = -math.inf if answer.bound is None else answer.bound * scale
+    bound = max(pre.bound, min(known, proved))
     termination, detail = answer.termination, answer.detail
     if termination is not Termination.OPTIMAL and pre.complete:
-        detail = f"proved by presolve: {note}, all there are; the solver's own bound: {answer.bound}; {detail}"
+        detail = f"proved by presolve: {note}, all there are; the solver's own bound: {proved}; {detail}"
         termination = Termination.OPTIMAL
     return replace(
         answer,
@@ -229,10 +260,7 @@ class _Reducer:
             for b in self.program.bounds
         )
         objective = self.program.objective.map_tables(mark, memo)
-        return (
-            Program(self.program.name, self.program.axes, self.program.equations, bounds, objective),
-            new,
-        )
+        return replace(self.program, bounds=bounds, objective=objective), new
 
     def _entries(self, table: Table, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which allowed entries have a combination of choices that may be part of something better."""

@@ -374,20 +374,22 @@ def compile_frontier(question: FrontierQuestion) -> Program:
         bounds.append(Bound("deadline", Sum((inverse_utilization, allowed)), 0.0))
     elif question.objective is Objective.ACCELERATORS:
         bounds.append(c.schedules())
+    order, other = _branching_orders(c.levels)
     return Program(
         f"frontier {question.run.flop:.3g} FLOP on {question.accelerator.name}",
-        tuple(c.axes[name] for name in _branching_order(c.levels)),
+        tuple(c.axes[name] for name in order),
         c.equations(),
         tuple(bounds),
         objective,
+        (other,),
     )
 
 
-def _branching_order(levels: Sequence[int]) -> list[str]:
-    """Order for tree searches, as measured (docs/formulations.md).
+def _branching_orders(levels: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Orders for tree searches; which is better depends on what binds (docs/formulations.md).
 
-    With up to two levels the products over the outer one come first: the slow network decides most. With
-    more, the total degrees come first: they decide arithmetic, bubble and memory, and the spread comes last.
+    Products over the outer levels first: the slow network decides most. Or total degrees first: they decide
+    arithmetic, bubble and memory. With up to two levels the former is better more often.
     """
 
     def layer(k: int) -> list[str]:
@@ -395,7 +397,8 @@ def _branching_order(levels: Sequence[int]) -> list[str]:
 
     rest = ["nanobatch", "microbatches", "schedule"]
     outer = [name for k in reversed(levels[1:]) for name in layer(k)]
-    return ["N", *outer, *layer(0), *rest] if len(levels) <= 2 else ["N", *layer(0), *rest, *outer]
+    outer_first, totals_first = ("N", *outer, *layer(0), *rest), ("N", *layer(0), *rest, *outer)
+    return (outer_first, totals_first) if len(levels) <= 2 else (totals_first, outer_first)
 
 
 def _nearest_sizes(question: FrontierQuestion) -> str:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import formulations
 from formulations.base import Clock, Formulation, Options, Solution, Termination
@@ -176,9 +177,10 @@ def plan_frontier(
             "formulation", formulation, f"needs the package {package}, which is not installed"
         )
     try:
-        solve = formulations.load(formulation)
+        formulations.load(formulation)
     except ImportError as error:
         raise SolverError(f"the formulation {formulation} cannot be loaded: {error}") from error
+    solve = partial(formulations.solve, formulation)
     first = _run(solve, question, options, formulation)
     second: _Answer | None = None
     stopped = first.solution.termination is not Termination.OPTIMAL

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -256,7 +256,7 @@ class Bound:
 class Program:
     """Axes, equations, bounds and the expression to minimise.
 
-    The order of the axes is the order in which tree searches should branch.
+    The order of the axes is the order in which tree searches should branch; `other_orders` are worth a try too.
     """
 
     name: str
@@ -264,6 +264,7 @@ class Program:
     equations: tuple[Equation, ...]
     bounds: tuple[Bound, ...]
     objective: Expression
+    other_orders: tuple[tuple[str, ...], ...] = ()
 
     def axis(self, name: str) -> Axis:
         """The axis of this name."""
@@ -332,4 +333,9 @@ class Program:
                 for b in self.bounds
             ),
             self.objective.map_tables(shrink, memo),
+            self.other_orders,
         )
+
+    def reordered(self, names: Sequence[str]) -> Program:
+        """The same program with its axes in another order."""
+        return replace(self, axes=tuple(self.axis(name) for name in names), other_orders=())

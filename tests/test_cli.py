@@ -1,12 +1,9 @@
 """The command: exit codes, messages, and a standard output that holds the result only."""
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jsonschema
@@ -455,23 +452,42 @@ def test_plain_encodings():
     assert "utilization" in result.stdout
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to a child")
-def test_interrupt():
-    arguments = ["--flop", "1e31", "--formulation", "enumeration", "--format", "json"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from cli import main; main()", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+INTERRUPTED = """
+import os, signal
+import {module}
+def stop(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+    return False
+{module}.{name} = {stop}
+from cli import main
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT")
+@pytest.mark.parametrize(
+    ("module", "name", "stop"),
+    [
+        ("formulations.base", "Clock.over", "property(stop)"),  # read in the search
+        ("planner.compile", "_branching_order", "stop"),  # before it
+    ],
+)
+def test_interrupt(module, name, stop):
+    code = INTERRUPTED.format(module=module, name=name, stop=stop)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *QUICK, "--format", "json"],
+        capture_output=True,
         cwd=ROOT,
         text=True,
+        timeout=60,
     )
-    time.sleep(3)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in error
-    with contextlib.suppress(json.JSONDecodeError):
-        assert json.loads(out)["termination"] == "interrupted"
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
+    if name == "Clock.over":
+        assert json.loads(done.stdout)["termination"] == "interrupted"
+    else:
+        assert done.stdout == ""
+        assert done.stderr == "error: interrupted\n"
 
 
 def test_evaluate(tmp_path):

@@ -69,6 +69,22 @@ def test_mesh_by_hand():
     assert seconds(FAST, 256, 256, 8, gradient=True, **slow) == pytest.approx(backward / 1e3, rel=1e-14)
 
 
+def test_one_tile_needs_no_mesh():
+    # 64 x 64: one unit holds it (2^13 B), two blocks do together, and no level moves weights; A1 = A2 = 2^10.
+    slow = {"max_clock": 500.0, "flop_per_clock_per_unit": 1e20, "unit_network": True}
+    a = 64 * 8 * 2
+    forward = 2 * a + (math.sqrt(2) + 2 * math.sqrt(2) - 1) * a
+    assert seconds(FAST, 64, 64, 8, **slow) == pytest.approx(forward / 1e3, rel=1e-14)
+    backward = 2 * a + 2 * math.sqrt(2) * a
+    assert seconds(FAST, 64, 64, 8, gradient=True, **slow) == pytest.approx(backward / 1e3, rel=1e-14)
+
+
+def test_a_small_l2_counts_as_one_units_registers():
+    # Unit tiles of 2^14 B at the memory boundary too: 8 of them.
+    small = seconds(FAST, 256, 256, 8, memory_bandwidth=1e3, l2_capacity=1.0)
+    assert small == pytest.approx(UNIT / 1e3, rel=1e-14)
+
+
 def test_resident_weights_are_not_moved():
     # 2 W = 2^15 fits L2 exactly; one row more does not.
     fits = seconds(FAST, 128, 64, 8, memory_bandwidth=1e3)

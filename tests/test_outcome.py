@@ -7,7 +7,6 @@ from dataclasses import replace
 import jsonschema
 import numpy as np
 import pytest
-from test_check import DENSE, EXPERTS, GOOD, ONE_F_ONE_B, SPARSE
 
 from formulations.base import Options, Solution, Termination
 from planner import counting
@@ -22,6 +21,7 @@ from planner.report import json as report_json
 from planner.report import table
 from planner.spaces import Degrees, Space
 from planner.workload import frontier_run
+from tests.test_check import DENSE, EXPERTS, GOOD, ONE_F_ONE_B, SPARSE
 
 H100 = load_accelerator("h100-sxm")
 VALIDATOR = jsonschema.Draft202012Validator(report_json.schema())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from cli import plan
 
@@ -38,12 +39,22 @@ def options(command):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_options_exist(page):
     assert isinstance(plan, click.Group)
-    for line in re.findall(r"(?:^|[/ `])plan( +[a-z-].*?)(?:`|$)", page.read_text("utf-8"), re.MULTILINE):
+    for line in re.findall(
+        r"(?:`|bin/|from \. )plan( +[a-z-].*?)(?:`|$)", page.read_text("utf-8"), re.MULTILINE
+    ):
         first = line.split()[0]
         command = plan.commands.get(first, plan)
-        assert first.startswith("-") or first in plan.commands or line == "", line
+        assert first.startswith("-") or first in plan.commands, line
         for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", line):
             assert option in options(command), (option, line)
+
+
+def test_options_of_the_table_exist():
+    assert isinstance(plan, click.Group)
+    known = set().union(*(options(c) for c in (plan, *plan.commands.values())))
+    found = set(re.findall(r"`(--[a-z][a-z-]*)", README))
+    assert len(found) > 15
+    assert found <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -53,3 +64,20 @@ def test_links_and_named_files_exist(page):
         assert (page.parent / target).exists(), target
     for target in re.findall(r"`((?:planner|formulations|instances|tests|docs|\.ci)/[\w./-]+)`", text):
         assert (ROOT / target).exists(), target
+
+
+def test_the_output_shown_is_what_comes_out():
+    shown = re.search(r"```text\n(.*?)```", README, re.DOTALL)
+    assert shown is not None
+    result = CliRunner().invoke(plan, ["--flop", "1e28"], prog_name="plan")
+    assert result.exit_code == 0
+    # Layouts may tie, and solver versions and seconds are of the day: run, cluster and losses are compared.
+    ours, theirs = (_steady(text) for text in (shown[1], result.stdout))
+    assert ours == theirs
+    assert len(ours) == 13
+
+
+def _steady(text):
+    start, _, rest = text.partition("\nlayout")
+    losses = rest[rest.index("ceiling") : rest.index("\n\nbinding")]
+    return [line for line in (start + "\n" + losses).splitlines() if line]
