@@ -256,7 +256,7 @@ class Bound:
 class Program:
     """Axes, equations, bounds and the expression to minimise.
 
-    The order of the axes is the order in which tree searches should branch; `other_orders` are worth a try too.
+    The order of the axes is the order in which tree searches should branch; `other_orders` are worth a try.
     """
 
     name: str

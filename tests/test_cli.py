@@ -469,7 +469,7 @@ main()
     ("module", "name", "stop"),
     [
         ("formulations.base", "Clock.over", "property(stop)"),  # read in the search
-        ("planner.compile", "_branching_order", "stop"),  # before it
+        ("planner.compile", "_branching_orders", "stop"),  # before it
     ],
 )
 def test_interrupt(module, name, stop):
