@@ -28,7 +28,9 @@ CATALOGUE = {
         Entry("milp", "formulations.milp", "highspy", "disaggregated-table MILP, HiGHS", True),
         Entry("pyomo", "formulations.pyomo_milp", "pyomo", "the table MILP written in Pyomo, HiGHS", True),
         Entry("cpsat", "formulations.cpsat", "ortools", "scaled integers and element tables, CP-SAT", True),
-        Entry("enumeration", "formulations.enumeration", None, "bounded enumeration, numpy; the oracle", False),
+        Entry(
+            "enumeration", "formulations.enumeration", None, "bounded enumeration, numpy; the oracle", False
+        ),
     )
 }
 DEFAULT = "milp"

@@ -1,7 +1,7 @@
 """What every formulation takes and returns: options, and a claim with its bound.
 
-Outcome vocabulary of MathOpt: why it stopped (`Termination`) is kept apart from what is known (objective, bound).
-None means unknown, never 0 or inf.
+Outcome vocabulary of MathOpt: why it stopped (`Termination`) is kept apart from what is known (objective,
+bound). None means unknown, never 0 or inf.
 """
 
 from __future__ import annotations

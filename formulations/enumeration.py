@@ -1,7 +1,8 @@
 """Enumeration with bounding, vectorised: the oracle.
 
-Depth first over blocks of partial assignments, best bound first; a block's children are made, bounded and pruned
-at once. No solver is involved: every bound is a sum of table minima, every leaf value the program's own.
+Depth first over blocks of partial assignments, best bound first; a block's children are made, bounded and
+pruned at once. No solver is involved: every bound is a sum of table minima, every leaf value the program's
+own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fewer, larger tables: the same values with less work per evaluation.
 
-Sums and products of tables become one table where one's views contain the other's; shared parts and lookups are
-evaluated once. Results may differ from the program's own in the last digits, so they serve for bounds only.
+Sums and products of tables become one table where one's views contain the other's; shared parts and lookups
+are evaluated once. Results may differ from the program's own in the last digits, so they serve for bounds
+only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from planner.program import Choices, Expression, Max, Product, Sum, Table, View
 
 Floats = NDArray[np.float64]
 Memo = dict[int, tuple[Expression, Expression]]
+#: Class codes and flat indices already looked up, by view or table key.
+Seen = dict[object, NDArray[np.int64]]
 
 #: Never merge into a table larger than this [entries].
 LARGEST = 1 << 20
@@ -77,11 +80,11 @@ def _combine(host: Table, guest: Table, how: object) -> Table | None:
         return None
     if any(v.key not in place for v in guest.views) or host.values.size > LARGEST:
         return None
-    order = np.argsort([place[v.key] for v in guest.views]) if guest.views else []
+    order = [int(i) for i in np.argsort([place[v.key] for v in guest.views])]
     shape = [1] * len(host.views)
     for v in guest.views:
         shape[place[v.key]] = v.classes
-    aligned = np.transpose(guest.values, order).reshape(shape) if guest.views else guest.values
+    aligned = np.transpose(guest.values, order).reshape(shape)
     assert callable(how)
     return Table(host.name, host.views, np.asarray(how(host.values, aligned)))
 
@@ -94,7 +97,7 @@ class Evaluator:
         self.expressions = [fuse(e, memo) for e in expressions]
         self.identity: dict[int, bool] = {}
 
-    def _codes(self, view: View, at: Choices, seen: dict[object, NDArray[np.int64]]) -> NDArray[np.int64]:
+    def _codes(self, view: View, at: Choices, seen: Seen) -> NDArray[np.int64]:
         if view.key not in seen:
             choice = at[view.axis]
             same = self.identity.get(id(view))
@@ -103,7 +106,7 @@ class Evaluator:
             seen[view.key] = choice if same else view.codes[choice]
         return seen[view.key]
 
-    def __call__(self, index: int, at: Choices, seen: dict[object, NDArray[np.int64]]) -> Floats:
+    def __call__(self, index: int, at: Choices, seen: Seen) -> Floats:
         """Value of one of the expressions; `seen` is shared between calls for the same assignments."""
         return self._value(self.expressions[index], at, seen, {})
 
@@ -111,7 +114,7 @@ class Evaluator:
         self,
         expression: Expression,
         at: Choices,
-        seen: dict[object, NDArray[np.int64]],
+        seen: Seen,
         done: dict[int, Floats],
     ) -> Floats:
         known = done.get(id(expression))
@@ -140,7 +143,7 @@ class Evaluator:
         done[id(expression)] = value
         return value
 
-    def _lookup(self, table: Table, at: Choices, seen: dict[object, NDArray[np.int64]]) -> Floats:
+    def _lookup(self, table: Table, at: Choices, seen: Seen) -> Floats:
         if not table.views:
             return table.values
         flat = seen.get(table.key)

@@ -121,7 +121,8 @@ class Limits:
 
 
 def clip(e: Expression, limit: float, memo: dict[int, Expression]) -> Expression:
-    """`e` with finite values beyond the limit lowered to it (a relaxation); `memo` keeps shared parts shared."""
+    """`e` with finite values beyond the limit lowered to it (a relaxation); `memo` keeps shared parts
+    shared."""
 
     def lowered(table: Table) -> Expression:
         large = np.isfinite(table.values) & (table.values > limit)

@@ -1,9 +1,10 @@
 """The table MILP of a program, as arrays: disaggregated tables with local marginals (formulations.md).
 
 Every choice of an axis is a binary. A table over several views becomes one column in [0, 1] per entry that is
-not forbidden; for each class of each view the columns that contain it sum to the class' binaries, so that binary
-choices leave exactly one column at 1. Chains of two-view tables are network flows: their part of the relaxation
-is integral. A product of a table and an expression is disaggregated over the table's distinct values.
+not forbidden; for each class of each view the columns that contain it sum to the class' binaries, so that
+binary choices leave exactly one column at 1. Chains of two-view tables are network flows: their part of the
+relaxation is integral. A product of a table and an expression is disaggregated over the table's distinct
+values.
 """
 
 from __future__ import annotations
@@ -57,9 +58,7 @@ class LinearModel:
     row_parts: list[tuple[Indices, Floats]] = field(default_factory=list)
     cost: Affine = field(default_factory=lambda: Affine.total([]))
 
-    def add_columns(
-        self, names: list[str], lower: float, upper: float, *, integer: bool = False
-    ) -> Indices:
+    def add_columns(self, names: list[str], lower: float, upper: float, *, integer: bool = False) -> Indices:
         """New columns with common bounds; their indices."""
         start = len(self.lower)
         self.names += names

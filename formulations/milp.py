@@ -30,7 +30,8 @@ def highs_model(table_model: TableModel) -> highspy.HighsLp:
     lp = highspy.HighsLp()
     lp.model_name_ = "shardplan"
     lp.num_col_, lp.num_row_ = len(model.lower), len(model.row_lower)
-    lp.col_cost_ = np.bincount(model.cost.columns, weights=model.cost.values, minlength=lp.num_col_)
+    cost = np.bincount(model.cost.columns, weights=model.cost.values, minlength=lp.num_col_)
+    lp.col_cost_ = cost.astype(np.float64)
     lp.offset_ = model.cost.constant
     lp.col_lower_, lp.col_upper_ = np.array(model.lower), np.array(model.upper)
     lp.row_lower_, lp.row_upper_ = np.array(model.row_lower), np.array(model.row_upper)

@@ -1,9 +1,9 @@
 """Shrink a program before a solver sees it: what every mixed-integer formulation shares.
 
-A short walk of the search tree finds an incumbent; choices and table entries whose relaxed bound exceeds it are
-removed; equations and forbidden entries propagate. What is left keeps every assignment at least as good as the
-incumbent. The solver then proves the rest. Where the walk happens to be complete it is a proof of its own, and
-the solver's is a second opinion that gets limited patience.
+A short walk of the search tree finds an incumbent; choices and table entries whose relaxed bound exceeds it
+are removed; equations and forbidden entries propagate. What is left keeps every assignment at least as good
+as the incumbent. The solver then proves the rest. Where the walk happens to be complete it is a proof of its
+own, and the solver's is a second opinion that gets limited patience.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From a solver's word to a claim: the loop around a linear mixed-integer solver.
 
-Solutions are judged by the program itself, not by the solver's tolerances; one that is infeasible or worse than
-claimed is excluded, and the solver runs again. A program with large coefficients is solved roughly first, then
-again without all that costs more than the incumbent.
+Solutions are judged by the program itself, not by the solver's tolerances; one that is infeasible or worse
+than claimed is excluded, and the solver runs again. A program with large coefficients is solved roughly
+first, then again without all that costs more than the incumbent.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def highs_version() -> str:
     """Name and version of HiGHS."""
     import highspy
 
-    return "HiGHS " + ".".join(str(getattr(highspy, f"HIGHS_VERSION_{x}")) for x in ("MAJOR", "MINOR", "PATCH"))
+    return "HiGHS " + ".".join(
+        str(getattr(highspy, f"HIGHS_VERSION_{x}")) for x in ("MAJOR", "MINOR", "PATCH")
+    )
 
 
 def _attempt(attempt: Attempt[M], model: M, options: Options, gap: float, clock: Clock, known: bool) -> Run:

@@ -1,19 +1,20 @@
 """Vectorised expansion and bounding of partial assignments: what enumeration and presolve share.
 
-A partial assignment decides the first t axes of the program. Its lower bound is the objective with every table
-replaced by its minimum over the undecided axes; equations prune by the range that the undecided axes can still
-add. Values of complete assignments are the program's own.
+A partial assignment decides the first t axes of the program. Its lower bound is the objective with every
+table replaced by its minimum over the undecided axes; equations prune by the range that the undecided axes
+can still add. Values of complete assignments are the program's own.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from formulations.fuse import Evaluator
+from formulations.fuse import Evaluator, Seen
 from planner.program import Alive, Expression, Program, Table, View
 
 Floats = NDArray[np.float64]
@@ -46,8 +47,8 @@ class Block:
 class Relaxation:
     """Lower bounds of expressions given the decided axes.
 
-    A table's minimum over an undecided axis is taken among the choices that go with the decided ones: forbidden
-    pairs in tables over two axes, and their chains, tell which do.
+    A table's minimum over an undecided axis is taken among the choices that go with the decided ones:
+    forbidden pairs in tables over two axes, and their chains, tell which do.
     """
 
     def __init__(self, program: Program, alive: Alive) -> None:
@@ -113,7 +114,8 @@ class Relaxation:
 def compatible_pairs(program: Program) -> dict[tuple[str, str], NDArray[np.bool_]]:
     """Which choices of two axes go together: forbidden entries of tables over two axes, and their chains.
 
-    Keys are pairs of axes in both orders, values have the shape (choices of the first, choices of the second).
+    Keys are pairs of axes in both orders, values have the shape (choices of the first, choices of the
+    second).
     """
     pairs: dict[tuple[str, str], NDArray[np.bool_]] = {}
 
@@ -172,7 +174,12 @@ class Tree:
         for t in range(len(names)):
             decided, memo = set(names[:t]), dict[int, Expression]()
             self.levels.append(
-                Evaluator([relax(e, decided, memo) for e in (program.objective, *(b.expression for b in program.bounds))])
+                Evaluator(
+                    [
+                        relax(e, decided, memo)
+                        for e in (program.objective, *(b.expression for b in program.bounds))
+                    ]
+                )
             )
 
     @property
@@ -193,12 +200,13 @@ class Tree:
         t, n = block.depth, len(block.rows)
         if n == 0:
             return block
-        at = {a.name: block.rows[:, i] for i, a in enumerate(self.program.axes[:t])}
+        at: dict[str, NDArray[Any]] = {a.name: block.rows[:, i] for i, a in enumerate(self.program.axes[:t])}
         if t == self.depth:
             bounds = np.broadcast_to(self.program.objective.evaluate(at), (n,))
             index = np.flatnonzero((bounds < cutoff) & self.program.feasible(at))
             return Block(block.rows[index], block.residual[index], np.array(bounds[index]))
-        evaluator, seen = self.levels[t], {}
+        evaluator = self.levels[t]
+        seen: Seen = {}
         bounds = np.broadcast_to(evaluator(0, at, seen), (n,))
         keep = bounds < cutoff - ROUNDING * abs(cutoff) if math.isfinite(cutoff) else np.isfinite(bounds)
         for j, upper in enumerate(self.uppers, start=1):

@@ -1,8 +1,9 @@
 """How many assignments a program allows, counted exactly.
 
-Forbidden table entries link axes into groups. In each group the axes are eliminated one at a time; what is left
-is how many of its assignments add up to which vector in the equations. Groups are then convolved, smallest
-first, and joined where an equation closes. Bounds on sums (memory, deadline) are not rules of the space.
+Forbidden table entries link axes into groups. In each group the axes are eliminated one at a time; what is
+left is how many of its assignments add up to which vector in the equations. Groups are then convolved,
+smallest first, and joined where an equation closes. Bounds on sums (memory, deadline) are not rules of the
+space.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ def _packed(keys: Ints) -> Ints:
     """One number per distinct row."""
     out: Ints = np.zeros(len(keys), dtype=np.int64)
     room = 1
-    for column in keys.T:
-        low, span = int(column.min()), int(column.max()) - int(column.min()) + 1
+    lows, highs = keys.min(axis=0), keys.max(axis=0)
+    for j in np.flatnonzero(highs > lows):
+        column, low, span = keys[:, j], int(lows[j]), int(highs[j]) - int(lows[j]) + 1
         room *= span
         if room >= 1 << 62:
-            _, inverse = np.unique(keys, axis=0, return_inverse=True)
-            return np.asarray(inverse.ravel(), dtype=np.int64)
+            return np.asarray(np.unique(keys, axis=0, return_inverse=True)[1].ravel(), dtype=np.int64)
         out = out * span + (column - low)
     return out
 
@@ -136,39 +137,48 @@ class _Counter:
         """
         r = len(self.rhs)
         masks = [m for m in self.masks if m.axes[0] in axes]
-        place = {(i, j): r + n for n, (i, j) in enumerate((i, j) for i, m in enumerate(masks) for j, _ in enumerate(m.axes))}
+        # A column per distinct grouping of an axis; masks often share one.
+        groupings: dict[tuple[str, bytes], Ints] = {}
+        for mask in masks:
+            for axis, codes in zip(mask.axes, mask.codes, strict=True):
+                groupings[axis, codes.tobytes()] = codes
+        place = {key: r + n for n, key in enumerate(groupings)}
+        columns = [[place[a, c.tobytes()] for a, c in zip(m.axes, m.codes, strict=True)] for m in masks]
         states = _States(np.zeros((1, r + len(place) + 1), dtype=np.int64), np.ones(1, dtype=self.dtype))
         done: set[str] = set()
         while len(done) < len(axes):
 
             def burden(axis: str) -> tuple[int, int]:
                 ready = done | {axis}
-                waiting = [m for m in masks if not set(m.axes) <= ready]
-                return sum(a in ready for m in waiting for a in m.axes), self.sizes[axis]
+                waiting = {c for m, cs in zip(masks, columns, strict=True) if not set(m.axes) <= ready
+                           for a, c in zip(m.axes, cs, strict=True) if a in ready}  # fmt: skip
+                return len(waiting), self.sizes[axis]
 
             axis = min((a for a in axes if a not in done), key=burden)
             done.add(axis)
             choices = np.zeros((self.sizes[axis], states.keys.shape[1]), dtype=np.int64)
             choices[:, :r] = self.parts[axis]
-            for (i, j), column in place.items():
-                if masks[i].axes[j] == axis:
-                    choices[:, column] = masks[i].codes[j]
+            for (name, _), codes in groupings.items():
+                if name == axis:
+                    choices[:, place[name, codes.tobytes()]] = codes
             kinds = _merged(choices, np.ones(len(choices), dtype=self.dtype))
             keys = (states.keys[:, None, :] + kinds.keys[None, :, :]).reshape(-1, choices.shape[1])
             counts = (states.counts[:, None] * kinds.counts[None, :]).ravel()
-            for i, mask in enumerate(masks):
-                if axis in mask.axes and set(mask.axes) <= done:
-                    columns = [place[i, j] for j in range(len(mask.axes))]
-                    good = mask.allowed[tuple(keys[:, c] for c in columns)]
+            still: set[int] = set()
+            for mask, cs in zip(masks, columns, strict=True):
+                if not set(mask.axes) <= done:
+                    still.update(cs)
+                elif axis in mask.axes:
+                    good = mask.allowed[tuple(keys[:, c] for c in cs)]
                     keys, counts = keys[good], counts[good]
-                    keys[:, columns] = 0
+            keys[:, [c for c in place.values() if c not in still]] = 0
             states = _merged(keys, counts)
         return _States(states.keys[:, :r], states.counts)
 
     def closed(self, axes: set[str]) -> NDArray[np.bool_]:
         """Equations in which no other axis takes part, shape (r,)."""
         rest = [self.parts[a] for a in self.sizes if a not in axes]
-        return ~np.any([np.zeros(len(self.rhs), bool), *(p.any(axis=0) for p in rest)], axis=0)
+        return np.asarray(~np.any([np.zeros(len(self.rhs), bool), *(p.any(axis=0) for p in rest)], axis=0))
 
     def combined(self, one: _States, other: _States, closing: NDArray[np.bool_]) -> _States:
         """Sums of both sides' vectors, where the closing equations hold; those columns become 0."""
@@ -178,8 +188,15 @@ class _Counter:
             one, other = other, one
         columns = np.flatnonzero(closing)
         wanted = self.rhs[columns] - one.keys[:, columns]
-        both = _packed(np.concatenate([np.zeros((len(one.keys) + len(other.keys), 1), np.int64),
-                                       np.concatenate([wanted, other.keys[:, columns]])], axis=1))
+        both = _packed(
+            np.concatenate(
+                [
+                    np.zeros((len(one.keys) + len(other.keys), 1), np.int64),
+                    np.concatenate([wanted, other.keys[:, columns]]),
+                ],
+                axis=1,
+            )
+        )
         needs, has = both[: len(one.keys)], both[len(one.keys) :]
         order = np.argsort(has, kind="stable")
         first = np.searchsorted(has[order], needs, side="left")
@@ -190,9 +207,13 @@ class _Counter:
         while start < len(needs):
             stop = start + max(1, int(np.searchsorted(np.cumsum(number[start:]), CHUNK)))
             left = np.repeat(np.arange(start, min(stop, len(needs))), number[start:stop])
-            offset = np.arange(len(left)) - np.repeat(np.cumsum(number[start:stop]) - number[start:stop], number[start:stop])
+            offset = np.arange(len(left)) - np.repeat(
+                np.cumsum(number[start:stop]) - number[start:stop], number[start:stop]
+            )
             right = order[first[left] + offset]
-            found.append(_merged((one.keys[left] + other.keys[right]) * keep, one.counts[left] * other.counts[right]))
+            found.append(
+                _merged((one.keys[left] + other.keys[right]) * keep, one.counts[left] * other.counts[right])
+            )
             start = stop
         return _merged(np.concatenate([f.keys for f in found]), np.concatenate([f.counts for f in found]))
 
