@@ -219,12 +219,18 @@ class _Compiler:
             found = [spaces.factorize(n) for n in of]
             return np.array([[f.get(p, 0) for p in primes] for f in found], dtype=np.int64)
 
-        equations = []
-        for k in self.levels:
+        def level(k: int) -> dict[str, NDArray[np.int64]]:
+            """Exponents of the products over levels k and up."""
             terms = {suffix(axis, k): exponents(self.axes[suffix(axis, k)].labels) for axis in AXES}
-            terms["N"] = -exponents([math.prod(sizes[k:]) for sizes in self.level_sizes])
-            none = np.zeros(len(primes), np.int64)
-            equations.append(Equation(f"accelerators, levels {k} and up", terms, none))
+            return terms | {"N": -exponents([math.prod(sizes[k:]) for sizes in self.level_sizes])}
+
+        zero = np.zeros(len(primes), dtype=np.int64)
+        equations = [Equation(f"accelerators, levels {k} and up", level(k), zero) for k in self.levels]
+        for k in self.levels[:-1]:
+            # Implied by the others, but each level's own product rules out partial assignments early.
+            inner, outer = level(k), level(k + 1)
+            terms = inner | {a: -t for a, t in outer.items() if a != "N"} | {"N": inner["N"] - outer["N"]}
+            equations.append(Equation(f"accelerators, level {k}", terms, zero))
         batch = {axis: exponents(self.axes[axis].labels) for axis in ("DP", "microbatches", "nanobatch")}
         equations.append(Equation("batch", batch, exponents([self.shards])[0]))
         return tuple(_drop_trivial(e) for e in equations)

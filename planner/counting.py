@@ -8,6 +8,7 @@ space.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -112,6 +113,8 @@ class _Counter:
             if mask is not None:
                 unique[mask.axes, tuple(c.tobytes() for c in mask.codes), mask.allowed.tobytes()] = mask
         self.masks = list(unique.values())
+        #: Axes of each group, and least and most that it adds to the equations.
+        self.ranges: list[tuple[set[str], tuple[Ints, Ints]]] = []
         rhs = [e.rhs for e in program.equations]
         self.rhs: Ints = np.concatenate([np.zeros(0, np.int64), *rhs])
         self.parts: dict[str, Ints] = {}
@@ -180,8 +183,17 @@ class _Counter:
         rest = [self.parts[a] for a in self.sizes if a not in axes]
         return np.asarray(~np.any([np.zeros(len(self.rhs), bool), *(p.any(axis=0) for p in rest)], axis=0))
 
-    def combined(self, one: _States, other: _States, closing: NDArray[np.bool_]) -> _States:
-        """Sums of both sides' vectors, where the closing equations hold; those columns become 0."""
+    def rest(self, axes: set[str]) -> tuple[Ints, Ints]:
+        """Least and most that the groups without these axes add to the equations."""
+        zero = np.zeros(len(self.rhs), dtype=np.int64)
+        outside = [r for group, r in self.ranges if not group & axes]
+        return sum((r[0] for r in outside), zero), sum((r[1] for r in outside), zero)
+
+    def combined(self, one: _States, other: _States, closing: NDArray[np.bool_], axes: set[str]) -> _States:
+        """Sums of both sides' vectors, where the closing equations hold; those columns become 0.
+
+        `axes` are those of both sides; sums that the rest cannot complete are left out.
+        """
         if not (len(one.keys) and len(other.keys)):
             return _States(one.keys[:0], one.counts[:0])
         if len(one.keys) < len(other.keys):
@@ -202,6 +214,9 @@ class _Counter:
         first = np.searchsorted(has[order], needs, side="left")
         number = np.searchsorted(has[order], needs, side="right") - first
         keep = ~closing
+        least, most = self.rest(axes)
+        open_columns = np.flatnonzero(~self.closed(axes))
+        low, high = (self.rhs - most)[open_columns], (self.rhs - least)[open_columns]
         found: list[_States] = []
         start = 0
         while start < len(needs):
@@ -211,9 +226,10 @@ class _Counter:
                 np.cumsum(number[start:stop]) - number[start:stop], number[start:stop]
             )
             right = order[first[left] + offset]
-            found.append(
-                _merged((one.keys[left] + other.keys[right]) * keep, one.counts[left] * other.counts[right])
-            )
+            keys = (one.keys[left] + other.keys[right]) * keep
+            good = np.all((keys[:, open_columns] >= low) & (keys[:, open_columns] <= high), axis=1)
+            counts = one.counts[left[good]] * other.counts[right[good]]
+            found.append(_merged(keys[good], counts))
             start = stop
         return _merged(np.concatenate([f.keys for f in found]), np.concatenate([f.counts for f in found]))
 
@@ -241,33 +257,50 @@ class _Counter:
         closing = self.closing(one.axes, other.axes)
         matches = float(np.prod(np.maximum(one.span, other.span)[closing] + 1.0))
         pairs = one.size * other.size / matches
-        span = np.where(closing, 0, one.span + other.span)
+        least, most = self.rest(one.axes | other.axes)
+        span = np.where(closing, 0, np.minimum(one.span + other.span, most - least))
         size = min(pairs, float(np.prod(span + 1.0)))
         return _Merge(one.cost + other.cost + pairs, size, span, one.axes | other.axes, one, other)
 
-    def count(self) -> int:
-        """Number of allowed assignments."""
+    def count(self, pairs: float) -> int | None:
+        """Number of allowed assignments; None if it takes more pairs of states than that."""
         if any(not mask.axes for mask in self.masks):  # forbidden whatever is chosen
             return 0
         parts = [(set(axes), self.group_states(axes)) for axes in self.groups()]
+        nothing = np.zeros((1, len(self.rhs)), dtype=np.int64)
+        for axes, states in parts:
+            keys = states.keys if len(states.keys) else nothing
+            self.ranges.append((axes, (keys.min(axis=0), keys.max(axis=0))))
         # A group that closes equations on its own is filtered against the neutral element.
         neutral = _States(np.zeros((1, len(self.rhs)), np.int64), np.ones(1, dtype=self.dtype))
-        parts = [(axes, self.combined(states, neutral, self.closed(axes))) for axes, states in parts]
+        parts = [(axes, self.combined(states, neutral, self.closed(axes), axes)) for axes, states in parts]
 
         def carry_out(merge: _Merge) -> _States:
             if merge.right is None:
                 return parts[merge.left][1] if isinstance(merge.left, int) else carry_out(merge.left)
             assert isinstance(merge.left, _Merge)
             closing = self.closing(merge.left.axes, merge.right.axes)
-            return self.combined(carry_out(merge.left), carry_out(merge.right), closing)
+            return self.combined(carry_out(merge.left), carry_out(merge.right), closing, merge.axes)
 
-        total = carry_out(self.plan(parts))
+        best = self.plan(parts)
+        if best.cost > pairs:
+            return None
+        total = carry_out(best)
         return int(total.counts.sum()) if len(total.keys) else 0
 
 
-def count(program: Program) -> int:
-    """Number of assignments that satisfy the equations and touch no forbidden table entry."""
+def count(program: Program, pairs: float = math.inf) -> int | None:
+    """Number of assignments that satisfy the equations and touch no forbidden table entry.
+
+    Parameters
+    ----------
+    program : Program
+        Whose space is counted.
+    pairs : float
+        Give up (None) if more pairs of states than this would have to be looked at; a million take about
+        a third of a second.
+    """
     try:
-        return _Counter(program, float).count()
+        return _Counter(program, float).count(pairs)
     except OverflowError:
-        return _Counter(program, object).count()
+        return _Counter(program, object).count(pairs)

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 #: Relative gap up to which a bound proves optimality, whatever gap was asked for.
 PROOF = 1e-6
+#: Effort for counting the space [pairs of states]; beyond it the size is left unknown.
+COUNT_PAIRS = 2e7
 #: Time spent on advice for an infeasible question when no limit is given [s].
 ADVICE_SECONDS = 30.0
 
@@ -34,7 +36,7 @@ class _Answer:
 
     question: FrontierQuestion
     solution: Solution
-    space_size: int
+    space_size: int | None
     build_seconds: float
     layout: FrontierLayout | None = None
     cost: FrontierCost | None = None
@@ -88,13 +90,15 @@ def _readable(question: FrontierQuestion, value: float, *, nearest: bool) -> flo
             return next((float(n) for x, n in zip(levels, sizes, strict=True) if x >= value - 1e-9), None)
 
 
-def _run(solve: Formulation, question: FrontierQuestion, options: Options, name: str) -> _Answer:
+def _run(
+    solve: Formulation, question: FrontierQuestion, options: Options, name: str, *, count: bool = False
+) -> _Answer:
     """Compile, count, solve, decode, check."""
     clock = Clock(options.time_limit)
     program = compile_frontier(question)
-    size = counting.count(program)
+    size = counting.count(program, COUNT_PAIRS) if count else None
     built = clock.spent
-    log.info("compiled %s: %d layouts in %.2f s", program.name, size, built)
+    log.info("compiled %s: %s layouts in %.2f s", program.name, size, built)
     try:
         solution = solve(program, replace(options, time_limit=clock.left))
     except InputError:
@@ -144,6 +148,7 @@ def plan_frontier(
     *,
     shape: Callable[[float], FrontierRun] | None = None,
     advise: bool = True,
+    count: bool = True,
 ) -> Outcome:
     """Answer a frontier question with a plan, its bound, and a check of both.
 
@@ -160,6 +165,8 @@ def plan_frontier(
         The run that a training compute [FLOP] would have, for advice on smaller runs.
     advise : bool
         Look for the reason and the nearest feasible answer if there is no plan.
+    count : bool
+        Count the layouts of the space.
 
     Raises
     ------
@@ -181,7 +188,7 @@ def plan_frontier(
     except ImportError as error:
         raise SolverError(f"the formulation {formulation} cannot be loaded: {error}") from error
     solve = partial(formulations.solve, formulation)
-    first = _run(solve, question, options, formulation)
+    first = _run(solve, question, options, formulation, count=count)
     second: _Answer | None = None
     stopped = first.solution.termination is not Termination.OPTIMAL
     if question.objective is Objective.ACCELERATORS and first.layout is not None and not stopped:

@@ -270,7 +270,7 @@ def _compare(reference: Reference, formulation: str | None, options: Options | N
     errors = {name: _difference(float(found[name]), figure) for name, figure in reference.figures.items()}
     if formulation is None:
         return Row(reference, errors)
-    outcome = plan_frontier(question, formulation, options, advise=False)
+    outcome = plan_frontier(question, formulation, options, advise=False, count=False)
     plan = outcome.plan
     if plan is None:
         return Row(reference, errors, status=outcome.status.value)
