@@ -342,8 +342,10 @@ def solve(program: Program, options: Options) -> Solution:
         if bound == math.inf or (best and value - bound <= options.gap * abs(value)):
             termination = Termination.OPTIMAL if best else Termination.INFEASIBLE
             break
-        if clock.over or status not in ("OPTIMAL", "FEASIBLE"):
-            termination = Termination.TIME_LIMIT if clock.over else Termination.FAILED
+        if clock.over or status != "OPTIMAL":
+            # CP-SAT takes Ctrl-C for itself: stopped early with time left means that.
+            early = Termination.INTERRUPTED if status in ("FEASIBLE", "UNKNOWN") else Termination.FAILED
+            termination = Termination.TIME_LIMIT if clock.over else early
             detail = f"CP-SAT says {status}"
             break
     bound = min(bound, value)

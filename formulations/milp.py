@@ -47,6 +47,7 @@ def _run(model: TableModel, options: Options, gap: float, time_left: float, tole
     # The thread pool is shared by the process and silently refuses a second size.
     highspy.Highs.resetGlobalScheduler(True)
     solver = highspy.Highs()
+    solver.HandleKeyboardInterrupt = True  # else Ctrl-C waits for the end of the run
     native = {
         "output_flag": False,
         "presolve": "off",  # 3 to 6 times faster than on (formulations.md)

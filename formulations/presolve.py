@@ -49,6 +49,7 @@ class Presolved:
     bound: float  #: nothing is below this
     complete: bool  #: the incumbent is proven optimal (or the program infeasible) by a complete walk
     rows: int  #: partial assignments expanded
+    interrupted: bool = False
 
 
 def _index(program: Program, keep: Mapping[str, NDArray[np.int64]], assignment: Assignment) -> Assignment:
@@ -102,7 +103,8 @@ def presolve(program: Program, clock: Clock, gap: float) -> Presolved:
             current, keep = _reduce(current, keep, value)
         if current is None or complete or clock.over or found.termination is Termination.INTERRUPTED:
             break
-    return Presolved(current, keep, incumbent, value, bound, complete, rows)
+    interrupted = found.termination is Termination.INTERRUPTED
+    return Presolved(current, keep, incumbent, value, bound, complete, rows, interrupted)
 
 
 def _reduce(
@@ -152,12 +154,13 @@ def with_presolve(core: Formulation, program: Program, options: Options) -> Solu
     value = pre.value if pre.incumbent is not None else None
     note = f"presolve expanded {pre.rows:,} partial assignments"
     enough = pre.complete and options.gap >= ROUGH
-    if pre.program is None or clock.over or enough:
+    if pre.program is None or clock.over or enough or pre.interrupted:
+        stopped = Termination.INTERRUPTED if pre.interrupted else Termination.TIME_LIMIT
         done = pre.program is None or pre.complete
         termination = Termination.OPTIMAL if pre.incumbent is not None else Termination.INFEASIBLE
         bound = pre.bound if pre.program is not None else (pre.value if value is None else pre.bound)
         return Solution(
-            termination if done else Termination.TIME_LIMIT,
+            termination if done else stopped,
             pre.incumbent,
             value,
             bound,
@@ -182,6 +185,8 @@ def with_presolve(core: Formulation, program: Program, options: Options) -> Solu
     proved = -math.inf if answer.bound is None else answer.bound * scale
     bound = max(pre.bound, min(known, proved))
     termination, detail = answer.termination, answer.detail
+    if termination is Termination.INFEASIBLE and objective is not None:
+        termination, detail = Termination.FAILED, "says infeasible where a solution is known"
     if termination is not Termination.OPTIMAL and pre.complete:
         detail = f"proved by presolve: {note}, all there are; the solver's own bound: {proved}; {detail}"
         termination = Termination.OPTIMAL
@@ -202,7 +207,7 @@ class _Reducer:
 
     def __init__(self, program: Program, value: float) -> None:
         self.program = program
-        self.cutoff = value + ROOM * max(1.0, abs(value)) if math.isfinite(value) else math.inf
+        self.cutoff = value + ROOM * max(abs(value), 1e-9) if math.isfinite(value) else math.inf
         self.alive = program.all_alive()
         self.relax = Relaxation(program, self.alive)
 
