@@ -99,7 +99,10 @@ SEARCH_OPTIONS = (
         "--space", metavar=joined(CHOICES["space"]), default="full", help="Published search, or all [full]."
     ),
     click.option(
-        "--degrees", metavar=joined(CHOICES["degrees"]), default="smooth", help="2^a, 2^a 3^b 5^c, or any."
+        "--degrees",
+        metavar=joined(CHOICES["degrees"]),
+        default="any",
+        help="2^a, 2^a 3^b 5^c, or any divisor.",
     ),
 )
 SOLVE_OPTIONS = (

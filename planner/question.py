@@ -33,7 +33,7 @@ class FrontierQuestion:
     run: FrontierRun
     accelerator: Accelerator
     space: Space = Space.FULL
-    degrees: Degrees = Degrees.SMOOTH
+    degrees: Degrees = Degrees.ANY
     objective: Objective = Objective.UTILIZATION
     deadline: float | None = QUARTER  #: longest training time [s]; None for no limit
     accelerators: tuple[int, int] = (1, MAX_ACCELERATORS)  #: smallest and largest cluster
