@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from planner.errors import InputError, RefutedError, SolverError
+from planner.errors import InputError, Problem, RefutedError, SolverError
 from planner.request import CHOICES, Reader, joined, read_request
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ EXIT_OK, EXIT_DISAGREE, EXIT_INPUT, EXIT_INFEASIBLE, EXIT_NO_PLAN, EXIT_FAILED, 
     130,
 )
 EPILOG = """\b
-Exit codes: 0 a plan (or proven optimum); 1 reproduce found a disagreement, or the output pipe closed;
+Exit codes: 0 a plan (or proven optimum); 1 reproduce or bench found a disagreement, or the pipe closed;
 2 bad input; 3 infeasible; 4 time ran out without a plan; 5 solver failed or its claim was refuted;
 130 interrupted. The result goes to standard output, everything else to standard error.
 """
@@ -238,6 +238,53 @@ def reproduce(ctx: click.Context, /, file: str | None, evaluate_only: bool, **gi
         )
         finish(comparison)
         ctx.exit(EXIT_OK if comparison.agrees else EXIT_DISAGREE)
+
+
+@plan.command("bench")
+@click.option("--formulations", default=",".join(CHOICES["formulation"]), help="Comma-separated names.")
+@click.option("--questions", default=None, help="Comma-separated names; all without it.")
+@click.option("--repeat", type=click.IntRange(1, 100), default=1, help="Runs per measurement; least counts.")
+@click.option("--time-limit", type=click.FloatRange(0.1, 1e6), default=120.0, help="Seconds per solve.")
+def bench_command(formulations: str, questions: str | None, repeat: int, time_limit: float) -> None:
+    """Measure start-up and every formulation, one process each; one JSON object per line on stdout."""
+    import json
+
+    from planner.bench import QUESTIONS, bench
+
+    asked = list(QUESTIONS) if questions is None else questions.split(",")
+    names = formulations.split(",")
+    problems = [
+        Problem("--questions", q, f"one of {', '.join(QUESTIONS)}") for q in asked if q not in QUESTIONS
+    ]
+    known = CHOICES["formulation"]
+    problems += [Problem("--formulations", n, f"one of {', '.join(known)}") for n in names if n not in known]
+    if problems:
+        raise InputError(problems)
+    for row in bench(names, asked, repeat, time_limit):
+        click.echo(json.dumps(row))
+
+
+@plan.command()
+@click.option("--formulations", metavar="NAME,..", help="Formulations to compare [all that are installed].")
+@click.option("--instances", metavar="NAME,..|FILE|none", help="Questions to ask [instances/bench.json].")
+@click.option("--repeat", metavar="N", help="Repetitions, of which the fastest is shown [1].")
+@click.option("--time-limit", metavar="SECONDS", help="Limit of each solve [60].")
+@click.option("--threads", metavar="N", help="Solver threads [1].")
+@click.option(
+    "--format", metavar=joined(CHOICES["format"]), default="table", help="Form of the result [table]."
+)
+@click.option("--output", metavar="FILE", help="Append every measurement to a .csv file, or to JSON lines.")
+@click.pass_context
+def bench(ctx: click.Context, /, output: str | None, **given: Any) -> None:
+    """Measure the cold start and every formulation, each in a process of its own."""
+    with prepared(given | {"output": None, "verbose": False}) as (reader, finish):
+        from planner import bench as benchmark
+
+        settings = benchmark.read_settings(given, reader)
+        reader.finish()
+        report = benchmark.bench(settings, output, lambda text: click.echo(text, err=True))
+        finish(report)
+        ctx.exit(EXIT_OK if report.agrees else EXIT_DISAGREE)
 
 
 def exit_code(outcome: Outcome) -> int:
