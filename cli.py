@@ -264,29 +264,6 @@ def bench_command(formulations: str, questions: str | None, repeat: int, time_li
         click.echo(json.dumps(row))
 
 
-@plan.command()
-@click.option("--formulations", metavar="NAME,..", help="Formulations to compare [all that are installed].")
-@click.option("--instances", metavar="NAME,..|FILE|none", help="Questions to ask [instances/bench.json].")
-@click.option("--repeat", metavar="N", help="Repetitions, of which the fastest is shown [1].")
-@click.option("--time-limit", metavar="SECONDS", help="Limit of each solve [60].")
-@click.option("--threads", metavar="N", help="Solver threads [1].")
-@click.option(
-    "--format", metavar=joined(CHOICES["format"]), default="table", help="Form of the result [table]."
-)
-@click.option("--output", metavar="FILE", help="Append every measurement to a .csv file, or to JSON lines.")
-@click.pass_context
-def bench(ctx: click.Context, /, output: str | None, **given: Any) -> None:
-    """Measure the cold start and every formulation, each in a process of its own."""
-    with prepared(given | {"output": None, "verbose": False}) as (reader, finish):
-        from planner import bench as benchmark
-
-        settings = benchmark.read_settings(given, reader)
-        reader.finish()
-        report = benchmark.bench(settings, output, lambda text: click.echo(text, err=True))
-        finish(report)
-        ctx.exit(EXIT_OK if report.agrees else EXIT_DISAGREE)
-
-
 def exit_code(outcome: Outcome) -> int:
     """Exit code of an outcome."""
     if outcome.termination == "interrupted":
