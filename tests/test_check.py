@@ -13,7 +13,7 @@ from planner.spaces import Degrees, Space
 from planner.workload import frontier_run
 
 H100 = load_accelerator("h100-sxm")
-DENSE = FrontierQuestion(frontier_run(d_model=12288), H100)
+DENSE = FrontierQuestion(frontier_run(d_model=12288), H100, degrees=Degrees.SMOOTH)
 SPARSE = FrontierQuestion(frontier_run(d_model=12288, sparse=True), H100, deadline=None)
 
 # The published plan of the run: 192 layers, 3584 * 2048 tokens a batch, 2048 accelerators.
