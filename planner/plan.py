@@ -141,12 +141,6 @@ def _run(
     return replace(answer, layout=layout, cost=cost)
 
 
-def available_formulations() -> list[str]:
-    """Names of the formulations whose packages are installed, the default first."""
-    names = [name for name in formulations.CATALOGUE if formulations.available(name)]
-    return sorted(names, key=lambda name: name != formulations.DEFAULT)
-
-
 def plan_frontier(
     question: FrontierQuestion,
     formulation: str = formulations.DEFAULT,
