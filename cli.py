@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -58,13 +57,9 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             complain("interrupted")
             ctx.exit(EXIT_INTERRUPTED)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno == errno.EPIPE:
-                raise
+        except MemoryError as error:
             trace(error)
-            complain(f"{type(error).__name__}: {error} (a fault of this program; -v shows where)")
+            complain("out of memory")
             ctx.exit(EXIT_FAILED)
 
 
@@ -337,11 +332,18 @@ def spinner(text: str) -> Iterator[None]:
 
 def main() -> None:
     """Entry point of the console script."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller: nobody wants it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     try:
         plan.main(prog_name="plan")
     except KeyboardInterrupt:
         complain("interrupted")
         sys.exit(EXIT_INTERRUPTED)
+    except OSError as error:  # the help of click on a full disk, say
+        complain(str(error))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left in the buffer would fail once more
+        sys.exit(EXIT_INPUT)
 
 
 if __name__ == "__main__":

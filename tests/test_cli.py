@@ -345,7 +345,6 @@ def test_infeasible_is_an_answer():
         (Solution(Termination.OPTIMAL, (0,) * 9, 1.5, 1.5), 5),
         (KeyboardInterrupt(), 130),
         (MemoryError("all of it"), 5),
-        (AttributeError("a bug"), 5),
     ],
 )
 def test_exit_codes(monkeypatch, solution, code):
@@ -428,6 +427,31 @@ def test_a_late_failure_loses_nothing(monkeypatch, tmp_path):
     assert json.loads(result.stdout)["status"] == "optimal"
     assert "No space left on device" in result.stderr
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [QUICK, ["accelerators"], ["--help"]])
+def test_full_standard_output(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("descriptor", [1, 2])
+def test_closed_streams(descriptor):
+    command = f'exec "$0" -m cli {" ".join(map(str, QUICK))} {descriptor}>&-'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert ("utilization" in done.stdout) == (descriptor == 2)
 
 
 @pytest.mark.parametrize("arguments", [QUICK, ["accelerators"], ["--help"]])

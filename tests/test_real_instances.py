@@ -105,8 +105,11 @@ SLOW = [
     Instance(3e31, H100, 2**18),
 ]
 EVERY = [*SMALL, *LARGE, *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW)]
-#: Unshrunk programs at high FLOP, or with overlap, take the mixed-integer solvers several seconds each.
-UNSHRUNK = [pytest.param(x, marks=pytest.mark.slow) if x.flop >= 1e30 or x.overlap else x for x in SMALL]
+#: Unshrunk programs that are large, or at high FLOP, or with overlap, take the solvers several seconds each.
+UNSHRUNK = [
+    pytest.param(x, marks=pytest.mark.slow) if x.flop >= 1e30 or x.overlap or x in LARGE else x
+    for x in SMALL + LARGE
+]
 NAMES = list(formulations.CATALOGUE)
 MIXED = [name for name in NAMES if formulations.CATALOGUE[name].mixed_integer]
 

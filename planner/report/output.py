@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -85,7 +86,20 @@ def _umask() -> int:
 
 
 def to_stdout(text: str) -> None:
-    """Write a text to standard output, with a substitute for characters its encoding lacks, and flush."""
+    """Write a text to standard output, with a substitute for characters its encoding lacks, and flush.
+
+    Raises
+    ------
+    InputError
+        It cannot be written (the disk is full, say). A closed pipe stays an OSError: nobody reads on.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        # What is left in the buffer would fail once more when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise InputError.of("standard output", "", f"cannot be written: {error.strerror}") from None
