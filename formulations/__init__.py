@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import cast
 
-from formulations.base import Formulation, Options, Solution
+from formulations.base import Clock, Formulation, Options, Solution
 from planner.program import Program
 
 
@@ -49,9 +49,15 @@ def load(name: str) -> Formulation:
 
 def solve(name: str, program: Program, options: Options) -> Solution:
     """Solve a program with a formulation, presolved first where that is asked for and makes sense."""
-    core = load(name)
-    if not (CATALOGUE[name].mixed_integer and options.presolve):
-        return core(program, options)
-    from formulations.presolve import with_presolve
+    core, clock = load(name), Clock(options.time_limit)
+    if CATALOGUE[name].mixed_integer and options.presolve:
+        from formulations.presolve import with_presolve
 
-    return with_presolve(core, program, options)
+        solution = with_presolve(core, program, options)
+    else:
+        solution = core(program, options)
+    if not options.ties:
+        return solution
+    from formulations.ties import break_ties
+
+    return break_ties(program, solution, clock)

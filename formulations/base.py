@@ -35,6 +35,8 @@ class Options:
     threads: int = 1
     seed: int = 0
     presolve: bool = True  #: shrink the program first (mixed-integer formulations only)
+    ties: bool = True  #: choose among the optimal assignments by the program's tie-breakers
+    relaxation: bool = False  #: also solve the first relaxation, to know its bound (table MILP)
     hint: tuple[int, ...] | None = None  #: an assignment to start from
     native: dict[str, Any] = field(default_factory=dict)
 

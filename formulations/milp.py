@@ -62,7 +62,9 @@ def _run(model: TableModel, options: Options, gap: float, time_left: float, tole
     for name, value in native.items():
         if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
             raise ValueError(f"HiGHS option {name} = {value!r} is refused")
-    solver.passModel(highs_model(model))
+    lp = highs_model(model)
+    root = _relaxed(solver, lp) if options.relaxation else None
+    solver.passModel(lp)
     if options.hint is not None:
         columns = np.concatenate(list(model.one_hot.values())).astype(np.int32)
         values = np.zeros(len(columns))
@@ -79,7 +81,23 @@ def _run(model: TableModel, options: Options, gap: float, time_left: float, tole
         -math.inf if math.isnan(bound) or bound <= -highspy.kHighsInf else float(bound),
         max(0, int(info.mip_node_count)),
         solver.modelStatusToString(status),
+        root,
     )
+
+
+def _relaxed(solver: highspy.Highs, lp: highspy.HighsLp) -> float | None:
+    """Bound of the relaxation without integrality; None if it is not solved, inf if it is infeasible."""
+    kinds = lp.integrality_
+    lp.integrality_ = []
+    solver.passModel(lp)
+    lp.integrality_ = kinds
+    solver.run()
+    match solver.getModelStatus():
+        case highspy.HighsModelStatus.kOptimal:
+            return float(solver.getInfo().objective_function_value)
+        case highspy.HighsModelStatus.kInfeasible:
+            return math.inf
+    return None
 
 
 def solve(program: Program, options: Options) -> Solution:

@@ -52,7 +52,7 @@ class Presolved:
     interrupted: bool = False
 
 
-def _index(program: Program, keep: Mapping[str, NDArray[np.int64]], assignment: Assignment) -> Assignment:
+def original(program: Program, keep: Mapping[str, NDArray[np.int64]], assignment: Assignment) -> Assignment:
     """An assignment of the smaller program, in the original one."""
     return tuple(int(keep[a.name][i]) for a, i in zip(program.axes, assignment, strict=True))
 
@@ -95,22 +95,40 @@ def presolve(program: Program, clock: Clock, gap: float) -> Presolved:
         bound = max(bound, min(found.bound, value))
         if found.assignment is not None:
             chosen = dict(zip(order, found.assignment, strict=True))
-            incumbent, value = _index(current, keep, tuple(chosen[a.name] for a in program.axes)), found.value
+            incumbent = original(current, keep, tuple(chosen[a.name] for a in program.axes))
+            value = found.value
         complete = found.termination is Termination.OPTIMAL
         if complete and incumbent is None:
             return Presolved(None, keep, None, math.inf, math.inf, True, rows)
         if found.assignment is not None or (budget, order) == (WALKS[0], orders[0]):
-            current, keep = _reduce(current, keep, value)
+            current, keep = reduce(current, keep, value)
         if current is None or complete or clock.over or found.termination is Termination.INTERRUPTED:
             break
     interrupted = found.termination is Termination.INTERRUPTED
     return Presolved(current, keep, incumbent, value, bound, complete, rows, interrupted)
 
 
-def _reduce(
+def reduce(
     program: Program, keep: dict[str, NDArray[np.int64]], value: float
 ) -> tuple[Program | None, dict[str, NDArray[np.int64]]]:
-    """Remove choices and entries in turn until nothing changes."""
+    """Remove choices and entries in turn until nothing changes.
+
+    Parameters
+    ----------
+    program : Program
+        What is to shrink.
+    keep : dict
+        Original index of each of its choices, by axis.
+    value : float
+        Assignments up to this objective stay.
+
+    Returns
+    -------
+    program : Program or None
+        What is left; None if nothing is.
+    keep : dict
+        Original index of each choice left.
+    """
     for _ in range(ROUNDS):
         alive = _Reducer(program, value).alive_choices()
         if not all(mask.any() for mask in alive.values()):
@@ -176,12 +194,13 @@ def with_presolve(core: Formulation, program: Program, options: Options) -> Solu
     answer = core(small, replace(options, time_limit=left, hint=hint, presolve=False))
     assignment, objective = pre.incumbent, value
     if answer.assignment is not None:
-        found = _index(pre.program, pre.keep, answer.assignment)
+        found = original(pre.program, pre.keep, answer.assignment)
         at = program.choices(found)
         here = float(np.max(program.objective.evaluate(at)))
         if program.feasible(at)[0] and (objective is None or here < objective):
             assignment, objective = found, here
     known = objective if objective is not None else math.inf
+    root = None if answer.root_bound is None else min(known, answer.root_bound * scale)
     proved = -math.inf if answer.bound is None else answer.bound * scale
     bound = max(pre.bound, min(known, proved))
     termination, detail = answer.termination, answer.detail
@@ -196,6 +215,7 @@ def with_presolve(core: Formulation, program: Program, options: Options) -> Solu
         assignment=assignment,
         objective=objective,
         bound=bound if math.isfinite(bound) or termination is Termination.INFEASIBLE else None,
+        root_bound=root,
         detail=detail or (f"{note}, all there are: two proofs" if pre.complete else note),
         build_seconds=answer.build_seconds,
         solve_seconds=answer.solve_seconds + spent,

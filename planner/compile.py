@@ -119,8 +119,8 @@ class _Compiler:
 
         return self.table("matmul", {"TPm": None, "TPff": None, "nanobatch": None}, values)
 
-    def tensor(self) -> Expression:
-        """Tensor-parallel traffic of the busiest level."""
+    def tensor_levels(self) -> tuple[Expression, ...]:
+        """Tensor-parallel traffic at each level."""
         levels = []
         for k in self.levels:
             terms = []
@@ -128,7 +128,7 @@ class _Compiler:
                 scale = 4 * self.run.layers * self.words / self.bandwidth[k] * words
                 terms.append(self.per_level(f"{axis} traffic, level {k}", axis, k, _shares(scale)))
             levels.append(Sum(tuple(terms)))
-        return Max(tuple(levels))
+        return tuple(levels)
 
     def _crossings(self, name: str, cost: Floats, *, worst: bool) -> list[Table]:
         """Tables of sum_k Pr_k cost_k, by Abel summation over what happens above each level."""
@@ -179,14 +179,12 @@ class _Compiler:
         finite = np.where(np.isinf(table.values), 0.0, table.values)
         return Table(table.name, (*table.views, view), values + finite[..., None] * exposed)
 
-    def data(self) -> Expression:
-        """Gradient all-reduce of the busiest level."""
+    def data_levels(self) -> tuple[Table, ...]:
+        """Gradient all-reduce at each level."""
         scale = 2 * self.run.parameters * self.words / self.run.batch_tokens
-        return Max(
-            tuple(
-                self.per_level(f"DP traffic, level {k}", "DP", k, _shares(scale / self.bandwidth[k]))
-                for k in self.levels
-            )
+        return tuple(
+            self.per_level(f"DP traffic, level {k}", "DP", k, _shares(scale / self.bandwidth[k]))
+            for k in self.levels
         )
 
     def data_latency(self) -> list[Table]:
@@ -207,6 +205,18 @@ class _Compiler:
             return np.where(good, pipeline.bubble_factor(pp, v, m, zero), np.inf)
 
         return self.table("bubble", {"PP": None, "microbatches": None, "schedule": None}, values)
+
+    def complexity(self) -> Expression:
+        """Axes in use, and below that the smaller degrees, the fewer microbatches, stages and outer links."""
+        names = [a for a in self.axes if a not in ("N", "nanobatch")]
+        small = 1 / (1 + sum(math.log2(max(self.axes[a].labels[-1], 1)) for a in names))
+
+        def values(first: bool) -> Callable[[Floats], Floats]:
+            return lambda x: (x > 1) * float(first) + small * np.log2(np.maximum(x, 1))
+
+        return Sum(
+            tuple(self.table(f"size of {a}", {a: None}, values(a in (*AXES, "schedule"))) for a in names)
+        )
 
     # Rules.
 
@@ -348,13 +358,15 @@ def compile_frontier(question: FrontierQuestion) -> Program:
         enough = question.deadline / (question.run.batches * c.ideal)
         reference = float(np.clip(1 / enough, n[0], n[-1]))
     hop, tail = _scaled(c.hop(), reference), _scaled(c.data_latency(), reference)
-    data = c.data()
-    flow = Max((c.arithmetic(), Sum((c.tensor(), *c.point_to_point()))))
+    tensor, point, gradients = c.tensor_levels(), c.point_to_point(), c.data_levels()
+    data = Max(gradients)
+    flow = Max((c.arithmetic(), Sum((Max(tensor), *point))))
     core: Expression = Product(c.bubble(), flow)
 
     def total(work: Floats | None, latency: Floats) -> Expression:
         """Batch time, with work terms and latency terms scaled per cluster size."""
-        bulk, gradient = core, data
+        bulk: Expression = core
+        gradient: Expression = data
         if work is not None:
             scale = c.per_size("1 / N", work)
             bulk, gradient = Product(scale, core), Product(scale, data)
@@ -388,6 +400,7 @@ def compile_frontier(question: FrontierQuestion) -> Program:
         tuple(bounds),
         objective,
         (other,),
+        (Sum((*tensor, *point, *gradients)), c.complexity()),
     )
 
 

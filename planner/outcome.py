@@ -115,6 +115,7 @@ class Outcome:
     plan: Plan | None = None
     bound: float | None = None  #: best possible utilization, accelerators or days, as the objective says
     gap: float | None = None  #: relative distance between the plan and the bound
+    root_bound: float | None = None  #: bound of the first relaxation, where it was asked for
     space_size: int | None = None  #: layouts the question ranges over
     nodes: int | None = None
     seconds: Seconds = field(default_factory=Seconds)
@@ -142,6 +143,7 @@ class Outcome:
             "ceiling": self.ceiling,
             "bound": self.bound,
             "gap": self.gap,
+            "root_bound": self.root_bound,
             "layout": layout_to_dict(plan.layout) if plan else None,
             "losses": dict(plan.losses) if plan else None,
             "binding": {

@@ -50,6 +50,14 @@ class _Answer:
         return _readable(self.question, bound, nearest=False)
 
     @property
+    def root_bound(self) -> float | None:
+        """The first relaxation's bound as the reader sees the objective; None if unknown."""
+        bound = self.solution.root_bound
+        if bound is None or not math.isfinite(bound):
+            return None
+        return _readable(self.question, bound, nearest=False)
+
+    @property
     def gap(self) -> float | None:
         """Relative distance between the plan's value and the bound."""
         if self.layout is None or self.cost is None or self.bound is None:
@@ -188,10 +196,13 @@ def plan_frontier(
     except ImportError as error:
         raise SolverError(f"the formulation {formulation} cannot be loaded: {error}") from error
     solve = partial(formulations.solve, formulation)
-    first = _run(solve, question, options, formulation, count=count)
+    fewest = question.objective is Objective.ACCELERATORS  # which layout comes second
+    first = _run(
+        solve, question, replace(options, ties=options.ties and not fewest), formulation, count=count
+    )
     second: _Answer | None = None
     stopped = first.solution.termination is not Termination.OPTIMAL
-    if question.objective is Objective.ACCELERATORS and first.layout is not None and not stopped:
+    if fewest and first.layout is not None and not stopped:
         n = first.layout.accelerators
         pinned = replace(question, objective=Objective.UTILIZATION, accelerators=(n, n))
         second = _run(solve, pinned, replace(options, time_limit=clock.left), formulation)
@@ -202,7 +213,7 @@ def plan_frontier(
         left = ADVICE_SECONDS if math.isinf(options.time_limit) else clock.left
 
         def ask(other: FrontierQuestion, gap: float, seconds: float) -> Outcome:
-            limits = replace(options, gap=max(gap, options.gap), time_limit=seconds)
+            limits = replace(options, gap=max(gap, options.gap), time_limit=seconds, ties=False)
             return _outcome(formulation, _run(solve, other, limits, formulation), None)
 
         outcome = replace(outcome, advice=advice.infeasible(question, ask, shape, left))
@@ -246,6 +257,7 @@ def _outcome(formulation: str, first: _Answer, second: _Answer | None) -> Outcom
         plan=plan,
         bound=None if status is Status.INFEASIBLE else first.bound,
         gap=gap,
+        root_bound=first.root_bound,
         space_size=first.space_size,
         nodes=sum(counts) if counts else None,
         seconds=Seconds(

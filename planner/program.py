@@ -257,6 +257,8 @@ class Program:
     """Axes, equations, bounds and the expression to minimise.
 
     The order of the axes is the order in which tree searches should branch; `other_orders` are worth a try.
+    Among the best assignments those count that minimise the first of `tie_breakers`, among these the second,
+    and so on. Their forbidden entries are forbidden by the bounds or the objective too.
     """
 
     name: str
@@ -265,6 +267,7 @@ class Program:
     bounds: tuple[Bound, ...]
     objective: Expression
     other_orders: tuple[tuple[str, ...], ...] = ()
+    tie_breakers: tuple[Expression, ...] = ()
 
     def axis(self, name: str) -> Axis:
         """The axis of this name."""
@@ -334,6 +337,7 @@ class Program:
             ),
             self.objective.map_tables(shrink, memo),
             self.other_orders,
+            tuple(e.map_tables(shrink, memo) for e in self.tie_breakers),
         )
 
     def reordered(self, names: Sequence[str]) -> Program:
