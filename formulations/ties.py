@@ -52,6 +52,18 @@ def _least(
     return None
 
 
+def _holds(program: Program, solution: Solution) -> bool:
+    """Whether the assignment is one, with the objective claimed: a false claim must not be mended here."""
+    rows, sizes = solution.assignment, [a.size for a in program.axes]
+    if rows is None or solution.objective is None or len(rows) != len(sizes):
+        return False
+    if not all(0 <= i < size for i, size in zip(rows, sizes, strict=True)):
+        return False
+    at = program.choices(rows)
+    value = float(np.max(program.objective.evaluate(at)))
+    return bool(program.feasible(at)[0]) and math.isclose(value, solution.objective, rel_tol=TIE)
+
+
 def break_ties(program: Program, solution: Solution, clock: Clock) -> Solution:
     """The solution with the assignment that the program's tie-breakers prefer among its equals.
 
@@ -60,14 +72,15 @@ def break_ties(program: Program, solution: Solution, clock: Clock) -> Solution:
     program : Program
         What was solved.
     solution : Solution
-        Its solution; one that is not proven is returned as it is.
+        Its solution; one that is not proven, or does not hold, is returned as it is.
     clock : Clock
         Ends the search; the solution then stays as it is and says so.
     """
     gap = solution.gap
     proven = solution.termination is Termination.OPTIMAL and gap is not None and gap <= PROVEN
-    if not program.tie_breakers or solution.objective is None or not proven:
+    if not program.tie_breakers or not proven or not _holds(program, solution):
         return solution
+    assert solution.objective is not None
     start = clock.spent
     current = replace(
         program, bounds=(*program.bounds, _tied("optimal", program.objective, solution.objective))
